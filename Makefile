@@ -63,7 +63,7 @@ test-all: $(READY)
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready
-	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q $(or $(TEST),-m "not slow" tests/frameworks)
+	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q --durations 20 $(or $(TEST),-m "not slow" tests/frameworks)
 
 # What they start and mount is gone with their namespaces. Slurm's own packages come from apt, as root. Old kernels and
 # clean trees come from apt as well, which cannot be reached from a network of its own.

@@ -30,7 +30,7 @@ from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Record, Status
+from nopfsfs.protocol.stager_peer import SILENT_S, LeaseStatus, Record, RecordKind
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.state import StagerState
@@ -100,12 +100,12 @@ class _Peer:
         try:
             while True:
                 kind, records = stager_peer.unpack(self._socket.recv(stager_peer.MESSAGE_MAX))
-                if kind == Kind.ASK:
+                if kind == RecordKind.ASK:
                     self._asks |= {record[0]: (time.monotonic(), record) for record in records}
-                elif kind == Kind.GIVE_UP:
+                elif kind == RecordKind.GIVE_UP:
                     for (number,) in records:
                         self._asks.pop(number, None)
-                    self._send(Kind.FREED, records)
+                    self._send(RecordKind.FREED, records)
         except BlockingIOError:
             pass
 
@@ -115,16 +115,16 @@ class _Peer:
             content = self._contents[row]
             if self.hangs.is_set():
                 if now >= asked + SILENT_S:
-                    records.append((number, 0, Status.LATE, 0))
+                    records.append((number, 0, LeaseStatus.LATE, 0))
             elif now >= asked + FAST_S:
                 self._view[extent : extent + length] = content
-                records.append((number, xxhash.xxh3_64_intdigest(content), Status.OK, 0))
+                records.append((number, xxhash.xxh3_64_intdigest(content), LeaseStatus.OK, 0))
         for record in records:
             del self._asks[record[0]]
         if records:
-            self._send(Kind.GOT, records)
+            self._send(RecordKind.GOT, records)
 
-    def _send(self, kind: Kind, records: Sequence[Record]) -> None:
+    def _send(self, kind: RecordKind, records: Sequence[Record]) -> None:
         for message in stager_peer.pack(kind, records):
             self._socket.send(message)
 
@@ -144,18 +144,19 @@ class Stage:
         self._contents = {row: path.read_bytes() for row, path in paths.items()}
         budget = 4 * FILES * FILE_BYTES
         self._fds = [Columns.create(index.n), MetricBlock.create(), Ring.create("bench"), arenas.create(budget)]
-        columns, gauges = Columns(self._fds[0], index.n, writable=True), MetricBlock(self._fds[1], writable=True)
-        self._gauge, self._arena = gauges.block, Arena(self._fds[3], budget)
+        columns = Columns(self._fds[0], index.n, writable=True)
+        self._metrics = MetricBlock(self._fds[1], writable=True).block
+        self._arena = Arena(self._fds[3], budget)
         source, self.disk = _SlowedSource(os.fsencode(root), index, columns), _SlowedDisk(paths)
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._events = Ring(self._fds[2], writable=False)
         self._state = StagerState(
-            index=index, columns=columns, gauges=gauges, ring=Ring(self._fds[2], writable=True), arena=self._arena,
-            source=source, concurrency=READERS, answer=self._answers.put, ask_grace=self._ask_grace,
+            index=index, columns=columns, metrics=self._metrics, ring=Ring(self._fds[2], writable=True),
+            arena=self._arena, source=source, concurrency=READERS, answer=self._answers.put, ask_grace=self._ask_grace,
         )  # fmt: skip
         self._state.set_budget(budget, budget, 0)
         reader = BlockReader(
-            columns, self._gauge, self._arena, source, self.disk,  # type: ignore[arg-type]
+            columns, self._metrics, self._arena, source, self.disk,  # type: ignore[arg-type]
             copy_lost=lambda row, disk: False,
         )  # fmt: skip
         WorkerThreads(self._state, reader, changed=lambda row: None).start(READERS, READERS)
@@ -176,9 +177,9 @@ class Stage:
 
     def _staged(self) -> tuple[int, int]:
         """Files that came from disk or node, and from the source, so far."""
-        gauge = self._gauge
-        near = gauge[Metric.STAGED_DISK_FILES] + gauge[Metric.STAGED_PEER_FILES]
-        return near, gauge[Metric.STAGED_SOURCE_FILES]
+        metrics = self._metrics
+        near = metrics[Metric.STAGED_DISK_FILES] + metrics[Metric.STAGED_PEER_FILES]
+        return near, metrics[Metric.STAGED_SOURCE_FILES]
 
     def read(self, until: Callable[[], bool]) -> tuple[int, int]:
         """Let the readers read; files that came from disk or node, and from the source, meanwhile."""

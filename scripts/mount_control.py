@@ -1,4 +1,4 @@
-"""The gauges of a mount's requests at its source, and their limit, over the mount's control socket (`nopfs tune`)."""
+"""The metrics of a mount's requests at its source, and their limit, over the mount's control socket (`nopfs tune`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MountControl:
         self.tune(concurrency="auto" if limit is None else limit)
 
     def sample(self) -> SourceSample:
-        """The gauges now, for a policy. Young requests are not told apart, and the lead is left out: the reader takes
+        """The metrics now, for a policy. Young requests are not told apart, and the lead is left out: the reader takes
         all it gets."""
         record = self._complete()
         ended = tuple(record["ended"])
@@ -50,7 +50,7 @@ class MountControl:
             record = self.tune()
             if record["ended"] is not None:
                 return record
-        raise RuntimeError(f"{self._located.path}: no gauges")
+        raise RuntimeError(f"{self._located.path}: no metrics")
 
 
 def _sum_log2_ns(ended: int, mean_seconds: float | None) -> float:

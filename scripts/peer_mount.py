@@ -28,7 +28,7 @@ from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.stager_peer import LeaseStatus, RecordKind
 from nopfsfs.protocol.supervisor_peer import (
     MESSAGE_MAX,
     FromPeer,
@@ -164,12 +164,12 @@ def lend_plainly(asked: Asked, supervisor: Supervisor) -> None:
                         return
                     continue
                 kind, records = stager_peer.unpack(stager.recv(stager_peer.MESSAGE_MAX))
-                if kind == Kind.LEND:
+                if kind == RecordKind.LEND:
                     lent = [
-                        (id, row % slots.count * slots.step, length, checks[row % slots.count], Status.OK)
+                        (id, row % slots.count * slots.step, length, checks[row % slots.count], LeaseStatus.OK)
                         for id, row, length, _, _ in records
                     ]
-                    for message in stager_peer.pack(Kind.LENT, lent):
+                    for message in stager_peer.pack(RecordKind.LENT, lent):
                         stager.send(message)
 
 
@@ -193,15 +193,15 @@ def fetch_plainly(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int
                 holds.update({extent: row for _, row, extent, *_ in records})
                 at_ask.update({id: extent for id, _, extent, *_ in records})
                 number += len(some)
-                for message in stager_peer.pack(Kind.ASK, records):
+                for message in stager_peer.pack(RecordKind.ASK, records):
                     stager.send(message)
 
         at_ask: dict[int, int] = {}
         ask([slot * slots.step for slot in range(slots.count)])
         while got < count:
             _, records = stager_peer.unpack(stager.recv(stager_peer.MESSAGE_MAX))
-            ended = [(id, status) for id, _, status, _ in records if status != Status.COMING]
-            if any(status != Status.OK for _, status in ended):
+            ended = [(id, status) for id, _, status, _ in records if status != LeaseStatus.COMING]
+            if any(status != LeaseStatus.OK for _, status in ended):
                 raise SystemExit(f"a fetch failed: {ended}")
             got += len(ended)
             ask([at_ask.pop(id) for id, _ in ended])
@@ -224,21 +224,21 @@ class Stager:
         self._supervisor = supervisor
         index = scan(source).index
         self.rows = list(range(index.n_dirs, index.n))
-        columns, gauges = Columns.create(index.n), MetricBlock.create()
+        columns, metrics = Columns.create(index.n), MetricBlock.create()
         ring = Ring.create("bench")
         budget = max(ARENA_LEAST, 2 * sum(int(index.size[row]) for row in self.rows))
         arena = arenas.create(budget)
         self.columns = Columns(columns, index.n, writable=True)
         self.columns.holder[self.rows] = holder
-        self._gauges = MetricBlock(gauges, writable=True)
+        self._metrics = MetricBlock(metrics, writable=True).block
         self._arena, files = Arena(arena, budget), Source(os.fsencode(source), index, self.columns)
         self.state = StagerState(
-            index=index, columns=self.columns, gauges=self._gauges, ring=Ring(ring, writable=True),
+            index=index, columns=self.columns, metrics=self._metrics, ring=Ring(ring, writable=True),
             arena=self._arena, source=files, concurrency=4, answer=lambda answer: None, ask_grace=lambda number: True,
         )  # fmt: skip
         self.state.set_budget(budget, budget, 0)
         reader = BlockReader(
-            self.columns, self._gauges.block, self._arena, files, Disks([]), copy_lost=lambda row, disk: False
+            self.columns, self._metrics, self._arena, files, Disks([]), copy_lost=lambda row, disk: False
         )
         self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
         self.exchange = PeerExchange(self.state)
@@ -246,8 +246,8 @@ class Stager:
         self.index = index
         self.exchange.attach(supervisor.begin(arena))
 
-    def gauge(self, gauge: Metric) -> int:
-        return int(self._gauges.block[gauge])
+    def metric(self, metric: Metric) -> int:
+        return int(self._metrics[metric])
 
     def run(self, until: Callable[[], bool]) -> None:
         """Do what the stager's loop does with the peer process's socket."""
@@ -276,7 +276,7 @@ def lend_staged(asked: Asked, supervisor: Supervisor) -> None:
     stager.state.fetch(stager.rows)
     while stager.workers.run_one():
         pass
-    if stager.gauge(Metric.STAGED_FILES) != len(stager.rows):
+    if stager.metric(Metric.STAGED_FILES) != len(stager.rows):
         raise SystemExit("not all could be staged")
     supervisor.say_ready(0)
     stager.run(lambda: False)
@@ -310,7 +310,7 @@ def fetch_staged(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int]
     stager.state.evict(list(passing))
     passing.clear()
     result = measured(len(stager.rows), fetch, pids)
-    if stager.gauge(Metric.PEER_FETCHES) != 2 * len(stager.rows):
+    if stager.metric(Metric.PEER_FETCHES) != 2 * len(stager.rows):
         raise SystemExit("not all came from the other node")
     for row in passing:
         slot, size = int(stager.columns.slot[row]), int(stager.index.size[row])

@@ -1,7 +1,7 @@
 """Mounts of a slow source with a throughput curve, each with a reader that takes all it gets. Who tunes them may change
 while they run: their own tuner, a fixed limit, or a rival of the tuner from outside.
 
-A rival runs in a thread of this process. Each tick it reads the gauges of its mount over the control socket, and sets
+A rival runs in a thread of this process. Each tick it reads the metrics of its mount over the control socket, and sets
 the limit by `tune`.
 """
 

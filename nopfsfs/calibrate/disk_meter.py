@@ -33,13 +33,13 @@ class NoDisk(Exception):
 class DiskMeter:
     """Meter of the tier in directory `path`, with files of `size` bytes. `limit`: the tier's size; None: what is free.
 
-    `tell` receives texts that name the present step."""
+    `report` receives texts that name the present step."""
 
     path: str
     size: int
     limit: int | None
     crew: MeterThreads
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     _rows: int = 0
     _failed: list[OSError] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ class DiskMeter:
 
     def _rates(self, disk: Disk, data: bytes, most: int, seconds: float) -> dict[str, Any]:
         each = seconds / (2 * len(THREADS))
-        self.tell("writing")
+        self.report("writing")
         rate = 0.0
         for amount in FIRST_BYTES:
             if rate and amount > rate * each:
@@ -87,7 +87,7 @@ class DiskMeter:
         for threads in THREADS:
             if write and 2 * threads * len(data) > 2 * rate * each:
                 break  # the fewest files of so many threads would take too long
-            self.tell(f"writing, {threads} at once")
+            self.report(f"writing, {threads} at once")
             rows, took = self._write(disk, data, threads, min(most, int(rate * each)), each)
             if not rows:
                 break
@@ -96,7 +96,7 @@ class DiskMeter:
             written.append(rows)
         read: list[tuple[int, float]] = []
         for threads, rows in zip(THREADS, written, strict=False):
-            self.tell(f"reading, {threads} at once")
+            self.report(f"reading, {threads} at once")
             read.append((threads, self._read(disk, rows, len(data), threads, each)))
         if not read:
             raise NoDisk(f"nothing can be written: {self._failed[0].strerror if self._failed else 'no file'}")

@@ -24,12 +24,12 @@ LEVEL_MOST_S = 0.5  # further passes make a copy rate no more exact
 
 @dataclass(slots=True)
 class MemoryMeter:
-    """Meter that uses at most `room` bytes, in pieces of `size`. `tell` receives texts that name the present step."""
+    """Meter that uses at most `room` bytes, in pieces of `size`. `report` receives texts that name the present step."""
 
     size: int
     room: int
     crew: MeterThreads
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
     def measure(self, seconds: float) -> dict[str, Any]:
         """Measure for about `seconds`; return the figures, as `result.memory_of` takes them. Raises MeterStopped,
@@ -45,9 +45,9 @@ class MemoryMeter:
         each = min(LEVEL_MOST_S, seconds / (2 * len(THREADS)))
         read, write = [], []
         for threads in THREADS:
-            self.tell(f"writing, {threads} at once")
+            self.report(f"writing, {threads} at once")
             write.append((threads, self._rate(mapped, piece, threads, each, fd)))
-            self.tell(f"reading, {threads} at once")
+            self.report(f"reading, {threads} at once")
             read.append((threads, self._rate(mapped, piece, threads, each)))
         return {"read": read, "write": write}
 

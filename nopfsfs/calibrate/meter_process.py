@@ -42,9 +42,9 @@ class MeterChannel:
             raise MeterStopped
         if time.monotonic() - self._said_at >= BEAT_S:
             self._said_at = time.monotonic()
-            self.say({"doing": self.doing})
+            self.send({"doing": self.doing})
 
-    def tell(self, doing: str) -> None:
+    def report(self, doing: str) -> None:
         """Set what is being done from here on."""
         self.doing = doing
 
@@ -52,7 +52,7 @@ class MeterChannel:
         """Note a signal; nothing is interrupted by it."""
         self.stopped = True
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send a message. Raises MeterStopped where the command reads no more."""
         data = json.dumps(message).encode() + b"\n"
         try:
@@ -65,26 +65,26 @@ class MeterChannel:
 def measure(request: Request, line: MeterChannel) -> dict[str, Any]:
     """Measure the part that the request names. Raises MeterStopped, MeterHangs, and NothingRead or NoDisk."""
     crew = MeterThreads(line.poll, request["patience"])
-    return _PARTS[request["part"]](request, crew, line.tell)
+    return _PARTS[request["part"]](request, crew, line.report)
 
 
-def _source(request: Request, crew: MeterThreads, tell: Callable[[str], None]) -> dict[str, Any]:
+def _source(request: Request, crew: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.source_meter import SourceMeter
 
     skip = frozenset(map(os.fsencode, request["skip"]))
-    return SourceMeter(os.fsencode(request["path"]), crew, tell, skip, random.Random()).measure(request["seconds"])
+    return SourceMeter(os.fsencode(request["path"]), crew, report, skip, random.Random()).measure(request["seconds"])
 
 
-def _disk(request: Request, crew: MeterThreads, tell: Callable[[str], None]) -> dict[str, Any]:
+def _disk(request: Request, crew: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.disk_meter import DiskMeter
 
-    return DiskMeter(request["path"], request["size"], request["limit"], crew, tell).measure(request["seconds"])
+    return DiskMeter(request["path"], request["size"], request["limit"], crew, report).measure(request["seconds"])
 
 
-def _memory(request: Request, crew: MeterThreads, tell: Callable[[str], None]) -> dict[str, Any]:
+def _memory(request: Request, crew: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.memory_meter import MemoryMeter
 
-    return MemoryMeter(request["size"], request["room"], crew, tell).measure(request["seconds"])
+    return MemoryMeter(request["size"], request["room"], crew, report).measure(request["seconds"])
 
 
 _PARTS = {"source": _source, "disk": _disk, "memory": _memory}
@@ -99,7 +99,7 @@ def main() -> None:
     try:
         with open(0, "rb", buffering=0, closefd=False) as stdin:  # else select would not see what a buffer holds
             request: Request = json.loads(stdin.readline())
-        line.say(_answer(request, line))
+        line.send(_answer(request, line))
     except (MeterStopped, json.JSONDecodeError):
         pass  # the command is gone, perhaps before it sent a request
     os._exit(0)  # a thread that sleeps in the kernel must not keep the interpreter

@@ -39,7 +39,7 @@ POINTS_MOST = 2000  # times of single files that are reported
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 Row = tuple[float, float, int, float]  # begin, end, bytes, share of the file
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class NothingRead(Exception):
@@ -52,11 +52,11 @@ class _Skip(Exception):
 
 @dataclass(slots=True)
 class SourceMeter:
-    """Meter of the tree at `root`. `tell` receives texts that name the present step."""
+    """Meter of the tree at `root`. `report` receives texts that name the present step."""
 
     root: bytes
     crew: MeterThreads
-    tell: Tell
+    report: Report
     skip: frozenset[bytes] = frozenset()
     rng: random.Random = field(default_factory=random.Random)
     read: int = 0  # files
@@ -73,7 +73,7 @@ class SourceMeter:
         slices = len(AT_ONCE) + 3  # the look and the first bytes of single files take half of one each
         each = max(0.05, (seconds - (time.monotonic() - began)) / slices)
         large = self._look_for_large(left, each / 2)
-        self.tell("first bytes")
+        self.report("first bytes")
         count = _part(left, slices, min(FEWEST_ALONE, len(left) // 4), _later(-1))
         first = self._run(left, count, 1, each / 2, _read_first)
         levels, alone = self._levels(left, each)
@@ -93,7 +93,7 @@ class SourceMeter:
         }  # fmt: skip
 
     def _walk(self, seconds: float) -> Walk:
-        self.tell("looking for files")
+        self.report("looking for files")
         found: list[Walk] = []
 
         def entering(path: bytes) -> None:
@@ -116,7 +116,7 @@ class SourceMeter:
         count = min(int(len(left) * LOOK_SHARE), LOOK_MOST) if len(left) >= LOOK_LEAST else 0
         if count == 0:
             return []
-        self.tell("looking for large files")
+        self.report("looking for large files")
         looked, left[-count:] = left[-count:], []
         waiting, sizes = list(looked), dict[bytes, int]()
 
@@ -145,7 +145,7 @@ class SourceMeter:
             fewest = FEWEST_EACH * at_once if levels else FEWEST_ALONE
             if levels and len(left) < fewest:
                 break
-            self.tell(f"{at_once} at once")
+            self.report(f"{at_once} at once")
             count = _part(left, len(AT_ONCE) - number + 1, fewest, _later(number))
             rows = self._run(left, count, at_once, each, _read_whole)
             if not rows:
@@ -164,7 +164,7 @@ class SourceMeter:
         """Measure with further files, read as `how` does; None where there are too few."""
         if len(left) < FEWEST_EACH * at_once:
             return None
-        self.tell(f"{what}, {at_once} at once")
+        self.report(f"{what}, {at_once} at once")
         rows = self._run(left, len(left), at_once, seconds, how)
         return fit.throughput(_readings(rows), at_once) if rows else None
 

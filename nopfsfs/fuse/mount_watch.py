@@ -29,7 +29,7 @@ class MountWatch:
         """The descriptor for select and its like."""
         return self._epoll.fileno()
 
-    def gone(self) -> bool:
+    def unmounted(self) -> bool:
         """Return True when the mount is nowhere in this namespace any more, wherever it was moved."""
         self._epoll.poll(0)
         self._table.seek(0)

@@ -15,7 +15,7 @@ from typing import Any
 from nopfsfs.policy.choice import Rerouted
 from nopfsfs.policy.limit_policy import Reason
 from nopfsfs.protocol.durations import BUCKETS
-from nopfsfs.protocol.source_gauges import SIZE_NAMES as SIZES
+from nopfsfs.protocol.source_metrics import SIZE_NAMES as SIZES
 
 PREFIX = "nopfs_"
 TIERS = ("page_cache", "ram", "disk", "peer", "source")

@@ -220,14 +220,14 @@ class PeerProcess:
             self._lose_stager()
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
         elif isinstance(message, messages.SendNews):
-            self._router.say(message.node, message.body)
+            self._router.send_news(message.node, message.body)
         elif isinstance(message, messages.MountEnds):
             self._said_bye = True
 
     def _begin(self, arena: memoryview) -> None:
         self._router = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
-            hear=lambda node, body: self._tell(messages.NewsOf(node, body)),
+            news=lambda node, body: self._tell(messages.NewsOf(node, body)),
             over=lambda node, why: self._tell(messages.NodeOver(node, why.value)),
             clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
@@ -294,7 +294,7 @@ class PeerProcess:
             except ValueError as e:
                 log.error("a message of the stager is refused: %s", e)
 
-    def _to_stager(self, kind: stager_peer.Kind, records: list[stager_peer.Record]) -> None:
+    def _to_stager(self, kind: stager_peer.RecordKind, records: list[stager_peer.Record]) -> None:
         if self._stager is not None:
             for message in stager_peer.pack(kind, records):
                 self._stager.send(message)

@@ -19,13 +19,14 @@ from nopfsfs.peer.node_health import NodeEnd, NodeHealth
 from nopfsfs.peer.responder import LENT_A_NODE, Out, SendToStager
 from nopfsfs.peer.transport import CANCELLED, FAILED, Transport
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, NodeAnswer, Want
-from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Status, limit_s
+from nopfsfs.protocol.stager_peer import SILENT_S, LeaseStatus, RecordKind, limit_s
 
 ASKED_A_NODE = LENT_A_NODE // 2  # requests to one node; more are refused here, or that node would call them invalid
 
 # To read an Enum's attribute is slow.
-_OK, _COMING, _NO, _SENDING = int(Status.OK), int(Status.COMING), int(Status.NO), int(Status.SENDING)
-_GOT = Kind.GOT
+_OK, _COMING = int(LeaseStatus.OK), int(LeaseStatus.COMING)
+_NO, _SENDING = int(LeaseStatus.NO), int(LeaseStatus.SENDING)
+_GOT = RecordKind.GOT
 TAKES_LONG = 1 << 20  # bytes; so many may take longer than SILENT_S
 CHECKED_APART = 1 << 20  # bytes; so many are checked in a thread, while the next ones arrive
 
@@ -82,7 +83,7 @@ class Requester:
             raise ValueError("an order that cannot be")
         now = self._clock()
         if not self._nodes.usable(node, now) or self._count[node] >= ASKED_A_NODE or not self._tags:
-            self._to_stager(_GOT, (ask, 0, Status.LOST, 0))
+            self._to_stager(_GOT, (ask, 0, LeaseStatus.LOST, 0))
             return
         want = NodeRequest(ask, node, self._tags.popleft(), extent, length, bool(urgent), now + SILENT_S)
         self._wants[want.tag] = self._by_ask[ask] = want
@@ -105,11 +106,11 @@ class Requester:
         extent."""
         want = self._by_ask.get(ask)
         if want is None:
-            self._to_stager(Kind.FREED, (ask,))  # the request has ended, or there never was one
+            self._to_stager(RecordKind.FREED, (ask,))  # the request has ended, or there never was one
         elif not want.told:
             self._abandon(want)
             if not want.held:
-                self._to_stager(Kind.FREED, (ask,))
+                self._to_stager(RecordKind.FREED, (ask,))
 
     def use_arena(self, arena: memoryview) -> None:
         """Use this arena for extents from now on."""
@@ -219,11 +220,11 @@ class Requester:
             self.bytes += length
             self._tell(want, _OK, want.check, soon=want.urgent or length >= CHECKED_APART)
         elif length == FAILED:
-            self._tell(want, Status.LOST)
+            self._tell(want, LeaseStatus.LOST)
             self._over(want.node, NodeEnd.LOST)
         else:
             self.corrupt += 1
-            self._tell(want, Status.CORRUPT)
+            self._tell(want, LeaseStatus.CORRUPT)
             if self._nodes.corrupt(want.node):
                 self._over(want.node, NodeEnd.CORRUPT)
 
@@ -234,13 +235,13 @@ class Requester:
         if want.held:
             want.held = False
             if self._by_ask.pop(want.ask, None) is not None:
-                self._to_stager(Kind.FREED, (want.ask,))
+                self._to_stager(RecordKind.FREED, (want.ask,))
 
     def node_gone(self, node: int) -> None:
         """Answer the stager's requests to `node` with LOST: the node gets no more requests."""
         for want in [want for want in self._wants.values() if want.node == node]:
             if not want.told:
-                self._give_up_for(want, Status.LOST)
+                self._give_up_for(want, LeaseStatus.LOST)
             if not want.key and node in self._nodes.lost:
                 self._end(want)
 
@@ -253,13 +254,13 @@ class Requester:
             if not want.told and want.due < now:
                 self.late += 1
                 self._nodes.silent(want.node, now)
-                self._give_up_for(want, Status.LATE)
+                self._give_up_for(want, LeaseStatus.LATE)
 
     def _due(self, want: NodeRequest) -> float:
         """The time at which to give up a request, if nothing more comes for it."""
         return self._clock() + limit_s(coming=want.coming, urgent=want.urgent, length=want.length)
 
-    def _give_up_for(self, want: NodeRequest, status: Status) -> None:
+    def _give_up_for(self, want: NodeRequest, status: LeaseStatus) -> None:
         self._abandon(want)
         self._to_stager(_GOT, (want.ask, 0, status, int(want.held)))
 

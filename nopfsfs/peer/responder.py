@@ -10,7 +10,7 @@ from typing import Protocol
 
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol.between_peers import Drop, Hurry, NodeAnswer, Record, Want
-from nopfsfs.protocol.stager_peer import LENGTH_MOST, Kind, Status
+from nopfsfs.protocol.stager_peer import LENGTH_MOST, LeaseStatus, RecordKind
 
 LENT_A_NODE = 1024  # requests of one node that wait or are answered; one more is invalid
 TO_BE_SENT = -1
@@ -20,7 +20,7 @@ Out = Callable[[int, Record], None]
 class SendToStager(Protocol):
     """Function that sends a record to the stager; `soon`: without waiting for more records."""
 
-    def __call__(self, kind: Kind, record: tuple[int, ...], *, soon: bool = True) -> None: ...
+    def __call__(self, kind: RecordKind, record: tuple[int, ...], *, soon: bool = True) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -64,21 +64,21 @@ class Responder:
         if (node, tag) in self._of or self._count[node] >= LENT_A_NODE:
             raise ValueError("a request too many")
         if not self.lends or length > LENGTH_MOST:
-            self._out(node, NodeAnswer(tag, 0, Status.NO))
+            self._out(node, NodeAnswer(tag, 0, LeaseStatus.NO))
             return
         loan = NodeLease(self._next, node, tag, want.row, length, want.mtime_ns, want.urgent)
         self._next += 1
         self._loans[loan.id] = self._of[node, tag] = loan
         self._count[node] += 1
         self.under_way += length
-        self._to_stager(Kind.LEND, (loan.id, loan.row, length, loan.mtime_ns, loan.urgent))
+        self._to_stager(RecordKind.LEND, (loan.id, loan.row, length, loan.mtime_ns, loan.urgent))
 
     def hurry(self, node: int, hurry: Hurry) -> None:
         """Mark a request as urgent: a reader of `node` waits for its file. An answered request needs no hurry."""
         loan = self._of.get((node, hurry.tag))
         if loan is not None and not loan.urgent:
             loan.urgent = True
-            self._to_stager(Kind.LEND, (loan.id, loan.row, loan.length, loan.mtime_ns, 1))
+            self._to_stager(RecordKind.LEND, (loan.id, loan.row, loan.length, loan.mtime_ns, 1))
 
     def drop(self, node: int, drop: Drop) -> None:
         """End a request that `node` has given up. Bytes that are on their way arrive all the same."""
@@ -86,27 +86,27 @@ class Responder:
         if loan is not None:
             self._give_back(loan.id)
             self._end(loan)
-            self._out(node, NodeAnswer(drop.tag, 0, Status.NO))
+            self._out(node, NodeAnswer(drop.tag, 0, LeaseStatus.NO))
 
     def lent(self, id: int, extent: int, length: int, check: int, status: int) -> None:
         """Handle the stager's answer. `send` sends the bytes of a lease, once the answer to the node is on its way.
         Bytes that come first delay the answer at a node that looks for messages."""
         loan = self._loans.get(id)
         if loan is None or loan.key:
-            if status == Status.OK and loan is None:
+            if status == LeaseStatus.OK and loan is None:
                 self._give_back(id)  # dropped meanwhile
             return
-        if status == Status.COMING:
-            self._out(loan.node, NodeAnswer(loan.tag, 0, Status.COMING))
+        if status == LeaseStatus.COMING:
+            self._out(loan.node, NodeAnswer(loan.tag, 0, LeaseStatus.COMING))
             return
         whole = length == loan.length and extent >= 0 and extent + length <= len(self._arena)
-        if status != Status.OK or not whole:
-            if status == Status.OK:
+        if status != LeaseStatus.OK or not whole:
+            if status == LeaseStatus.OK:
                 self._give_back(id)
             self._end(loan)
-            self._out(loan.node, NodeAnswer(loan.tag, 0, Status.NO))
+            self._out(loan.node, NodeAnswer(loan.tag, 0, LeaseStatus.NO))
             return
-        self._out(loan.node, NodeAnswer(loan.tag, check, Status.OK))
+        self._out(loan.node, NodeAnswer(loan.tag, check, LeaseStatus.OK))
         loan.key = TO_BE_SENT
         self._to_send.append((loan, self._arena[extent : extent + length]))
         del self._of[loan.node, loan.tag]  # a node that has the bytes may use the tag again
@@ -144,7 +144,7 @@ class Responder:
                 loan.recalled = True
             else:
                 self._end(loan)
-                self._out(loan.node, NodeAnswer(loan.tag, 0, Status.NO))
+                self._out(loan.node, NodeAnswer(loan.tag, 0, LeaseStatus.NO))
 
     def node_gone(self, node: int) -> None:
         """End the requests of `node` whose bytes are not being sent yet."""
@@ -154,7 +154,7 @@ class Responder:
             self._end(loan)
 
     def _give_back(self, id: int) -> None:
-        self._to_stager(Kind.BACK, (id,), soon=False)
+        self._to_stager(RecordKind.BACK, (id,), soon=False)
 
     def _end(self, loan: NodeLease) -> None:
         del self._loans[loan.id]

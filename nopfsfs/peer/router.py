@@ -27,11 +27,11 @@ from nopfsfs.protocol.between_peers import (
     encode_records,
 )
 from nopfsfs.protocol.codec import encode
-from nopfsfs.protocol.stager_peer import Kind
 from nopfsfs.protocol.stager_peer import Record as StagerRecord
+from nopfsfs.protocol.stager_peer import RecordKind
 
 log = logging.getLogger(__name__)
-_GOT, _BACK = Kind.GOT, Kind.BACK
+_GOT, _BACK = RecordKind.GOT, RecordKind.BACK
 T = TypeVar("T")
 TICK_S = 0.1  # between checks of the limits
 # Records kept back for the next ones to come: to wake a process costs more than the rest of a remote fetch.
@@ -52,21 +52,21 @@ def _each(records: list[T], do: Callable[[T], None]) -> None:
 
 class PeerRouter:
     """Router of one node; owns its `NodeHealth`, `Requester` and `Responder`. `arena`: the mapped arena. `job`: a
-    number that all ranks have in common. `to_stager(kind, records)` sends to the stager; `hear(node, body)` takes news
+    number that all ranks have in common. `to_stager(kind, records)` sends to the stager; `news(node, body)` takes news
     of another node's supervisor; `over(node, why)`: the node gets no more requests."""
 
     def __init__(
         self, transport: Transport, arena: memoryview, job: int, *,
-        to_stager: Callable[[Kind, list[StagerRecord]], None], hear: Callable[[int, bytes], None],
+        to_stager: Callable[[RecordKind, list[StagerRecord]], None], news: Callable[[int, bytes], None],
         over: Callable[[int, NodeEnd], None], clock: Callable[[], float], checker: Executor | None = None,
     ) -> None:  # fmt: skip
         self._transport, self._job, self._clock = transport, job, clock
-        self._send_stager, self._hear, self._tell_over = to_stager, hear, over
+        self._send_stager, self._news, self._tell_over = to_stager, news, over
         self.nodes = NodeHealth(transport.rank, transport.size)
         self._out: defaultdict[int, list[Record]] = defaultdict(list)  # by node, oldest first
         # Records by kind, oldest first. Kinds are sent by rising number, in whichever sequence their records came: of
         # one file a BACK is sent after its LEND.
-        self._local: defaultdict[Kind, list[StagerRecord]] = defaultdict(list)
+        self._local: defaultdict[RecordKind, list[StagerRecord]] = defaultdict(list)
         self._pressing = False  # a record of `_local` must be sent soon
         self.responder = Responder(transport, arena, self._put, self._put_local)
         self.requester = Requester(
@@ -123,7 +123,7 @@ class PeerRouter:
     def _put(self, node: int, record: Record) -> None:
         self._out[node].append(record)
 
-    def _put_local(self, kind: Kind, record: StagerRecord, *, soon: bool = True) -> None:
+    def _put_local(self, kind: RecordKind, record: StagerRecord, *, soon: bool = True) -> None:
         self._local[kind].append(record)
         if soon:
             self._pressing = True
@@ -145,18 +145,18 @@ class PeerRouter:
         self.flush()
         self._local.clear()
 
-    def from_stager(self, kind: Kind, records: list[StagerRecord]) -> None:
+    def from_stager(self, kind: RecordKind, records: list[StagerRecord]) -> None:
         """Handle records of the stager. Raises ValueError for an invalid one; the others are handled all the same."""
         match kind:
-            case Kind.ASK:
+            case RecordKind.ASK:
                 _each(records, lambda record: self.requester.ask(*record))
-            case Kind.HURRY:
+            case RecordKind.HURRY:
                 for (ask,) in records:
                     self.requester.hurry(ask)
-            case Kind.GIVE_UP:
+            case RecordKind.GIVE_UP:
                 for (ask,) in records:
                     self.requester.give_up(ask)
-            case Kind.LENT:
+            case RecordKind.LENT:
                 for record in records:
                     self.responder.lent(*record)
             case _:
@@ -164,7 +164,7 @@ class PeerRouter:
 
     # ---- the nodes ----------------------------------------------------------------------------------------
 
-    def say(self, node: int, body: bytes) -> None:
+    def send_news(self, node: int, body: bytes) -> None:
         """Send news to the supervisor of `node`; below 0: to those of all others."""
         message = encode(News(self._job, body))
         others = self.nodes.others()
@@ -199,7 +199,7 @@ class PeerRouter:
         if isinstance(message, Records):
             _each(message.records, lambda record: self._handle_record(node, record))
         elif isinstance(message, News):
-            self._hear(node, message.body)
+            self._news(node, message.body)
         else:
             self._over(node, NodeEnd.LEFT)
 

@@ -56,8 +56,8 @@ def scan_together(
     root = os.path.abspath(os.fsencode(how.source))
     devices, before = _begin(group, root, previous)
     look = DirectoryScan(root, os.path.realpath(root), how.follow_symlinks, before, how.clock_ns)
-    tell = _telling(group, how.idle_s, progress)
-    found, failures = _rounds(group, look, how, devices, tell)
+    report = _reporting(group, how.idle_s, progress)
+    found, failures = _rounds(group, look, how, devices, report)
     failures += [failure for f in found for failure in f.vanished]
     parts = group.gather(pack_found(found, failures, devices, look.acls), "sending what the scan found")
     all_found: list[DirectoryContents] = []
@@ -72,7 +72,7 @@ def scan_together(
 
 
 def _rounds(
-    group: RankGroup, look: DirectoryScan, how: ScanOptions, devices: Devices, tell: Callable[[int], None]
+    group: RankGroup, look: DirectoryScan, how: ScanOptions, devices: Devices, report: Callable[[int], None]
 ) -> tuple[list[DirectoryContents], list[Failure]]:
     """Look at this rank's directories, round by round, until none is left on any rank. Returns what was found, and the
     failures."""
@@ -81,7 +81,7 @@ def _rounds(
         return owner(task.path, group.size) == group.rank
 
     def look_at(tasks: Sequence[DirectoryTask]) -> bytes:
-        share = ScanPool(look, mine).run([task for task in tasks if mine(task)], how.threads, tell)
+        share = ScanPool(look, mine).run([task for task in tasks if mine(task)], how.threads, report)
         found.extend(share.found)
         failures.extend(share.failures)
         return pack_tasks(share.left, devices)
@@ -122,12 +122,12 @@ def _digest(index: Index) -> bytes:
     return digest.digest()
 
 
-def _telling(group: RankGroup, idle_s: float, progress: Callable[[int], None] | None) -> Callable[[int], None]:
+def _reporting(group: RankGroup, idle_s: float, progress: Callable[[int], None] | None) -> Callable[[int], None]:
     """Make the function that the scan calls with its number of entries: it reports progress and sends signs of life.
     Signs of life stop when the number has not changed for `idle_s` seconds."""
     last = (-1, time.monotonic())
 
-    def tell(entries: int) -> None:
+    def report(entries: int) -> None:
         nonlocal last
         now = time.monotonic()
         if entries != last[0]:
@@ -137,7 +137,7 @@ def _telling(group: RankGroup, idle_s: float, progress: Callable[[int], None] | 
         if progress is not None:
             progress(entries)
 
-    return tell
+    return report
 
 
 def check_same(group: RankGroup, index: Index) -> None:

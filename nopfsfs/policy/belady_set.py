@@ -29,7 +29,7 @@ class BeladySet(NextUseOrder):
         bytes by row."""
         gone: list[int] = []
         while size > 0:
-            row = self.furthest(use)
+            row = self.pop_last_used(use)
             if row is None:
                 for other in gone:
                     self.add(other)

@@ -7,10 +7,10 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.file_request import FAILURES_KEPT, FileRequest, Tally
 from nopfsfs.policy.residency import ON_DISK, PRESENT, STAGED, Residency
 from nopfsfs.protocol.ring import NOT_HELD
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 OUTSTANDING = 64  # rows that the stager compares or has queued: some seconds of a slow source
 DIFFERS_BASE = 1 << 16  # in `failures`: this and flags of where the copy differs, in place of an errno
@@ -60,7 +60,7 @@ class CheckQueue:
     def remove(self, request: CheckRequest) -> None:
         """Serve a request no more: its comparisons end."""
         self.requests.remove(request)
-        self._residency.commands.add_all(Do.CHECK, [], 1)
+        self._residency.commands.add_all(StagerCommand.CHECK, [], 1)
         self.stager_lost()  # those of other requests end, too, and are commanded again
 
     def ended(self, row: int, found: int, error: int) -> None:
@@ -94,7 +94,7 @@ class CheckQueue:
                 batch.append(row)
                 room -= 1
         if batch:
-            self._residency.commands.add_all(Do.CHECK, batch)
+            self._residency.commands.add_all(StagerCommand.CHECK, batch)
 
     def _refill(self, request: CheckRequest) -> bool:
         """Take the next rows of a request that have a copy; return False where there are none."""

@@ -16,7 +16,7 @@ from nopfsfs.performance.defaults import DEFAULTS, DISK
 from nopfsfs.performance.model import Cluster
 from nopfsfs.performance.observed import SLOWER
 from nopfsfs.policy.fetch_lane import FetchLane, LaneTimes, RecentCount
-from nopfsfs.protocol.source_gauges import size_class
+from nopfsfs.protocol.source_metrics import size_class
 
 DISK_S, PEER_S = 0.001, 0.002  # of each file, beside its bytes; no calibration measures that
 UNNOTICED_S = 0.005  # a lane that is as fast as this is not left, however fast the others are

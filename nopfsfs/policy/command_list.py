@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-
-class Do(IntEnum):
-    """Kinds of commands to the stager; the numbers are those of `protocol.supervisor_stager.Order`."""
-
-    FETCH = 1
-    PUSH = 2
-    DROP = 3
-    EVICT = 4
-    TO_DISK = 5
-    OFF_DISK = 6
-    CANCEL = 7
-    COPY_LARGE = 22
-    CHECK = 21
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 
 class CommandList:
     """Commands in the sequence in which they are sent: the kind, the rows, and a value."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[Do, list[int], int]] = []
+        self._all: list[tuple[StagerCommand, list[int], int]] = []
 
-    def add(self, do: Do, row: int, value: int = 0) -> None:
+    def add(self, command: StagerCommand, row: int, value: int = 0) -> None:
         """Add a command for one row. The row joins the last command if kind and value are the same."""
-        if self._all and self._all[-1][0] == do and self._all[-1][2] == value:
+        if self._all and self._all[-1][0] == command and self._all[-1][2] == value:
             self._all[-1][1].append(row)
         else:
-            self._all.append((do, [row], value))
+            self._all.append((command, [row], value))
 
-    def add_all(self, do: Do, rows: list[int], value: int = 0) -> None:
+    def add_all(self, command: StagerCommand, rows: list[int], value: int = 0) -> None:
         """Add a command for several rows. The caller must not change the list afterwards."""
-        self._all.append((do, rows, value))
+        self._all.append((command, rows, value))
 
     def clear(self) -> None:
         """Discard all commands."""
         self._all.clear()
 
-    def take(self) -> list[tuple[Do, list[int], int]]:
+    def take(self) -> list[tuple[StagerCommand, list[int], int]]:
         """Return the commands and forget them."""
         result, self._all = self._all, []
         return result

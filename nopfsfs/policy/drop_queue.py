@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.file_request import DEALT_AT_ONCE, UNDER_WAY_MOST, FileRequest, Tally
 from nopfsfs.policy.push_scheduler import Paged, PushScheduler
@@ -28,6 +27,7 @@ from nopfsfs.policy.residency import (
     WRITING,
     Residency,
 )
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 # Parts of a row that are being dropped. BUSY: none yet.
 BUSY, ARENA, PAGES, DISK = 0, 1, 2, 4
@@ -100,7 +100,7 @@ class DropQueue:
         files have blocks in memory only the stager knows."""
         residency = self._residency
         if not request.next_rows and len(rows := request.take_part()):  # one part: enough for one call
-            residency.commands.add_all(Do.EVICT, rows.tolist(), 1)
+            residency.commands.add_all(StagerCommand.EVICT, rows.tolist(), 1)
             held = (residency.state[rows] & (FETCHING | PRESENT | ON_DISK) != 0) | (self._pushes.paged[rows] != _NONE)
             held |= residency.charges[rows] > residency.split.whole_limit
             request.count_all(request.nothing, rows[~held])
@@ -128,13 +128,13 @@ class DropQueue:
         residency, parts = self._residency, 0
         large = self._is_large(row)
         if large:
-            residency.commands.add(Do.DROP, row)  # pages of a large file are not recorded
+            residency.commands.add(StagerCommand.DROP, row)  # pages of a large file are not recorded
             parts |= PAGES
         elif self._paged_of[row] != _NONE:
             self._pushes.forget(row)
             parts |= PAGES
         if self._state_of[row] & ON_DISK or (large and self._holds_of[row] & WRITING):  # its copy may never be whole
-            residency.commands.add(Do.OFF_DISK, row)
+            residency.commands.add(StagerCommand.OFF_DISK, row)
             parts |= DISK
         if self._state_of[row] & PRESENT:
             self._evict(row)
@@ -150,7 +150,7 @@ class DropQueue:
         if residency.homes.is_placed(row):
             if not self._state_of[row] & EVICTING:
                 self._state_of[row] |= EVICTING
-                residency.commands.add(Do.EVICT, row)
+                residency.commands.add(StagerCommand.EVICT, row)
             return
         if self._state_of[row] & STAGED:
             residency.charge_stream(row)

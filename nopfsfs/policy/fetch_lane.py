@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nopfsfs.protocol.source_gauges import size_class
+from nopfsfs.protocol.source_metrics import size_class
 
 DECAY_S = 10.0  # after which a duration or a byte counts 1/e
 MOST, LEAST = 12.0, 3.0  # requests: those before count as at most, and at least, so many

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.pending_reads import PendingReads
 from nopfsfs.policy.push_scheduler import PushScheduler
 from nopfsfs.policy.residency import FETCHING, KERNEL_READS, PENDING, PRESENT, STAGED, Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming, scan
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 # Rows commanded and not done: they bound the fetches that a jump of the plan makes useless. The stager ends some while
 # others are commanded, so that requests at the source never wait for commands.
@@ -149,7 +149,7 @@ class FetchScheduler:
             self._expect(row, first + at)
             batch.append(row)
         if batch:
-            residency.commands.add_all(Do.FETCH, batch)
+            residency.commands.add_all(StagerCommand.FETCH, batch)
         return dealt
 
     def _begin(self, row: int) -> None:
@@ -212,4 +212,4 @@ class FetchScheduler:
                 batch.append(row)
             del pulls[row]
         if batch:
-            self._residency.commands.add_all(Do.FETCH, batch)
+            self._residency.commands.add_all(StagerCommand.FETCH, batch)

@@ -6,10 +6,10 @@ which a reader has read a block. A copy has its home, and its room, on a disk ti
 
 from __future__ import annotations
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.residency import KERNEL_READS, ON_DISK, WRITING, Residency
 from nopfsfs.policy.stream_scan import Rows
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 _DISK = Home.DISK  # bound once, as in `residency`
 
@@ -45,7 +45,7 @@ class LargeFiles:
             self._asked.add(row)
             if not residency.state_of[row] & ON_DISK:
                 residency.hold(row, WRITING)
-            residency.commands.add(Do.COPY_LARGE, row, residency.homes.tier(row))
+            residency.commands.add(StagerCommand.COPY_LARGE, row, residency.homes.tier(row))
         return True
 
     def begun(self, row: int, tier: int) -> None:
@@ -55,12 +55,12 @@ class LargeFiles:
         if self.is_large(row) and residency.homes.claim(row, tier):
             residency.hold(row, WRITING)
         else:
-            residency.commands.add(Do.OFF_DISK, row, 1)
+            residency.commands.add(StagerCommand.OFF_DISK, row, 1)
 
     def restart(self) -> None:
         """Ask anew for what another stream reads, in its order."""
         self._asked.clear()
 
-    def gone(self, row: int) -> None:
+    def copy_gone(self, row: int) -> None:
         """Record that the row has no copy."""
         self._asked.discard(row)

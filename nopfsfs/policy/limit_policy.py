@@ -1,6 +1,6 @@
 """The interface of policies that decide how many requests a mount may have under way at its source.
 
-Pure: a policy gets the gauges of the stager and the time in a `SourceSample`, and returns a `LimitDecision`. A mount
+Pure: a policy gets the metrics of the stager and the time in a `SourceSample`, and returns a `LimitDecision`. A mount
 (`supervisor/source_tuning.py`) calls `step` of one, the simulator (`sim/tuning/`) of many. A policy starts nothing,
 waits for nothing and keeps no clock of its own.
 """
@@ -28,7 +28,7 @@ class Reason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceSample:
-    """The gauges of a mount's requests at its source. All counts and integrals are sums since the mount began.
+    """The metrics of a mount's requests at its source. All counts and integrals are sums since the mount began.
 
     now: seconds of a clock that only runs forward.
     clock: seconds of the wall clock, the same on all nodes.

@@ -60,7 +60,7 @@ class NextUseOrder:
         uses = self.next_uses(np.fromiter(rows, np.int64, len(rows)))
         return int(uses[uses >= 0].min(initial=NEVER))
 
-    def furthest(self, after: int = -1) -> int | None:
+    def pop_last_used(self, after: int = -1) -> int | None:
         """Take out and return the row with the furthest next use, if that comes after position `after`; else None."""
         if (self._came - self._sorted_at) * ANEW >= len(self._rows):
             self._sort()

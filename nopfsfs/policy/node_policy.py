@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.check_queue import CheckQueue
-from nopfsfs.policy.command_list import CommandList, Do
+from nopfsfs.policy.command_list import CommandList
 from nopfsfs.policy.drop_queue import ARENA, DISK, PAGES, DropQueue
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.homes import Home
@@ -27,6 +27,7 @@ from nopfsfs.policy.push_scheduler import Paged, PushScheduler
 from nopfsfs.policy.residency import MAY_PASS, OPEN, PENDING, STAGED, Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming
 from nopfsfs.policy.warm_queue import WarmQueue
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 _NONE = Paged.NONE  # bound once, as in `residency`
 
@@ -139,14 +140,14 @@ class NodePolicy:
         changed. `again`: the tier failed or lost the copy. The room there is free, and the row may get it at its next
         use."""
         self.residency.off_disk(row, again=again or self.drops.is_dropping(row))
-        self.large.gone(row)
+        self.large.copy_gone(row)
         self.drops.ended(row, DISK)
 
     def changed(self, row: int, charge: int | None = None) -> None:
         """Record that the file changed at the source and that everything of its old version was forgotten. `charge`:
         bytes that a copy costs from now on; None: as before."""
         self.pushes.dropped(row)
-        self.large.gone(row)
+        self.large.copy_gone(row)
         more = 0 if charge is None else charge - self.residency.charge_of[row]
         if more:
             self.residency.recharge(row, more)
@@ -201,7 +202,7 @@ class NodePolicy:
         if charge <= self.residency.split.whole_limit:
             self.pushes.read(row)
         elif behind := self._large_reads.read(row, end):
-            self._commands.add(Do.DROP, row, behind)
+            self._commands.add(StagerCommand.DROP, row, behind)
         if not self._closes_are_seen:
             self.residency.hold(row, OPEN)
             for closed in self.open.read_unopened(row, charge - end):
@@ -217,7 +218,7 @@ class NodePolicy:
     def _closed(self, row: int) -> None:
         """Handle that all readers have closed the row."""
         if self._large_reads.closed(row):
-            self._commands.add(Do.DROP, row)
+            self._commands.add(StagerCommand.DROP, row)
         residency = self.residency
         if residency.belady:
             residency.hold_undecided(row)
@@ -244,7 +245,7 @@ class NodePolicy:
 
     def restart(self, position: int) -> None:
         """Follow a changed plan: cancel queued fetches and scan the stream anew from `position`."""
-        self._commands.add_all(Do.CANCEL, [])
+        self._commands.add_all(StagerCommand.CANCEL, [])
         self.residency.again.clear()
         self.residency.kept.invalidate()
         self.fetches.restart(position)
@@ -273,7 +274,7 @@ class NodePolicy:
         if self.checks.requests:
             self.checks.serve()
 
-    def take_commands(self) -> list[tuple[Do, list[int], int]]:
+    def take_commands(self) -> list[tuple[StagerCommand, list[int], int]]:
         """Return the commands to send now, in sequence: (kind, rows, value)."""
         for row in self.open.forget():
             self._closed(row)

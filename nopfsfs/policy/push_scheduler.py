@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.next_use import NextUseOrder
 from nopfsfs.policy.pending_reads import PendingReads
 from nopfsfs.policy.residency import FETCHING, KERNEL_READS, MAY_PASS, OPEN, PRESENT, PUSHING, STAGED, Residency
 from nopfsfs.policy.stream_scan import SCAN, Rows, Upcoming, scan
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 PUSHES_OUTSTANDING = 64  # few: an urgent push must not wait behind pushes for later reads
 RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages cannot be refused
@@ -256,7 +256,7 @@ class PushScheduler:
             self.push(row, first + at)
             batch.append(row)
         if batch:
-            residency.commands.add_all(Do.PUSH, batch)
+            residency.commands.add_all(StagerCommand.PUSH, batch)
         return dealt
 
     def _passes(self, row: int) -> bool:
@@ -298,7 +298,7 @@ class PushScheduler:
         that. Their room is free when they are reported dropped."""
         rows: list[int] = []
         while self.used - self._leaving_bytes + DROP_AHEAD * size > self._limit:
-            row = self.behind.furthest(position)
+            row = self.behind.pop_last_used(position)
             if row is None:
                 break
             if self._droppable(row):
@@ -310,7 +310,7 @@ class PushScheduler:
     def drop(self, rows: list[int]) -> None:
         """Add the command to drop these rows, which `make_room` chose."""
         if rows:
-            self._residency.commands.add_all(Do.DROP, rows)
+            self._residency.commands.add_all(StagerCommand.DROP, rows)
             # A row whose pages were to serve its next read is fetched for that read, if the scan is past it.
             self._residency.again.update(row for row in rows if self._residency.home_of[row] != _RAM)
 
@@ -324,7 +324,7 @@ class PushScheduler:
         if row not in self._leaving:
             self._leaving[row] = self._charge[row]
             self._leaving_bytes += self._charge[row]
-            self._residency.commands.add(Do.DROP, row)
+            self._residency.commands.add(StagerCommand.DROP, row)
 
     def resize(self, split: MemorySplit, furthest: Iterable[int]) -> None:
         """Set another budget. Rows that must leave do so in the order of `furthest`."""

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import CommandList, Do
+from nopfsfs.policy.command_list import CommandList
 from nopfsfs.policy.homes import Home, Homes
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 Rows = npt.NDArray[np.int64]
 
@@ -49,7 +50,7 @@ FETCHING, STAGED, EVICTING, STREAM, ON_DISK, KERNEL_READS, MAY_PASS = map(int, C
 OPEN, PENDING, WRITING, PUSHING, UNDECIDED, OFFERED, NEW, HOME = map(int, Hold)
 PRESENT = STAGED | EVICTING  # of these, a copy that stays for now has only STAGED
 _UNPLACED, _RAM, _DISK, _STREAM = Home
-_EVICT = Do.EVICT
+_EVICT = StagerCommand.EVICT
 
 
 class Residency:
@@ -239,7 +240,7 @@ class Residency:
         there = self.state_of[row] & ON_DISK or self.holds_of[row] & WRITING or not self.is_staged(row)
         if self.home_of[row] == _DISK and not there:
             self.holds_of[row] |= WRITING
-            self.commands.add(Do.TO_DISK, row, self.homes.tier(row))
+            self.commands.add(StagerCommand.TO_DISK, row, self.homes.tier(row))
 
     def _leave_disk(self, row: int, home: Home) -> None:
         """Record that the row is not on disk. Its room there is free again, unless it could not be written."""
@@ -341,7 +342,7 @@ class Residency:
         rows = self.homes.apply_placement(local, (self.charges > 0) & (self.charges <= self.split.whole_limit))
         for row in self.homes.overflow():
             if self.state_of[row] & ON_DISK or self.holds_of[row] & WRITING:
-                self.commands.add(Do.OFF_DISK, row)
+                self.commands.add(StagerCommand.OFF_DISK, row)
             else:
                 self.homes.leave_disk(row, _STREAM, empty=True)
         self.holds[rows[self.home[rows] == _RAM]] |= HOME

@@ -87,7 +87,7 @@ class SiteRule:
         begin, end = self.hours
         return begin <= minute < end if begin < end else minute >= begin or minute < end
 
-    def over(self, limits: SiteLimits) -> SiteLimits:
+    def applied_to(self, limits: SiteLimits) -> SiteLimits:
         """Return the limits with what this rule sets."""
         said = {key: value for key in _KEYS if (value := getattr(self, key)) is not None}
         return replace(limits, **said)
@@ -102,14 +102,14 @@ class SiteRules:
 
     def limits_of_nobody(self) -> SiteLimits:
         """Return the limits of a mount to which no rule applies."""
-        return self.default.over(SiteLimits())
+        return self.default.applied_to(SiteLimits())
 
     def limits(self, mount: MountIdentity, minute: int) -> tuple[SiteLimits, tuple[int, ...]]:
         """Return the limits of a mount at a minute of the day, and the numbers of the rules that apply, from 1."""
         limits, applied = self.limits_of_nobody(), []
         for number, rule in enumerate(self.rules, 1):
             if rule.matches(mount, minute):
-                limits = rule.over(limits)
+                limits = rule.applied_to(limits)
                 applied.append(number)
         return limits, tuple(applied)
 

@@ -15,13 +15,13 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.file_request import DEALT_AT_ONCE, FAILURES_KEPT, UNDER_WAY_MOST, FileRequest, Tally
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.residency import EVICTING, FETCHING, ON_DISK, PRESENT, STAGED, WRITING, Residency
 from nopfsfs.policy.stream_scan import Rows
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 LATE = frozenset({errno.ETIMEDOUT, errno.EAGAIN})  # it hung; it was not tried, since it or its device hung lately
 LATE_AT_ONCE = 64  # late rows that are asked for together; twice as many each time that none is late again
@@ -139,7 +139,7 @@ class WarmQueue:
         """Serve a request no more: its fetches that have not begun are cancelled. Its copies stay."""
         self.requests.remove(request)
         if self._fetches.last:
-            self._residency.commands.add_all(Do.CANCEL, [], 1)  # those of other requests are commanded again
+            self._residency.commands.add_all(StagerCommand.CANCEL, [], 1)  # those of other requests are commanded again
 
     def failed(self, row: int, error: int, *, cancelled: bool) -> None:
         """Record that a fetch has ended without a copy. `error`: the errno of the source; 0: the stager did not try."""
@@ -172,7 +172,7 @@ class WarmQueue:
                     request.next_rows.append(row)
                     most = 0
         if batch:
-            self._residency.commands.add_all(Do.FETCH, batch, 1)
+            self._residency.commands.add_all(StagerCommand.FETCH, batch, 1)
 
     def _settle(self, request: WarmRequest) -> None:
         """Count the rows of a request that were under way and are not any more."""

@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from nopfsfs.protocol.codec import Decoder, Int64, Message, ProtocolError, Row, UInt, encode
-from nopfsfs.protocol.stager_peer import Status
+from nopfsfs.protocol.stager_peer import LeaseStatus
 
 RECORDS_MOST = 256
 NEWS_MAX = 60_000  # bytes of one piece of news
@@ -47,7 +47,7 @@ class NodeAnswer(Message, frozen=True, tag=4, gc=False):
 
     tag: Tag
     check: UInt
-    status: Status
+    status: LeaseStatus
 
 
 Record = Want | Hurry | Drop | NodeAnswer

@@ -187,7 +187,7 @@ class Metric(IntEnum):
     YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
     YOUNG_COMPARED = 89  # parts
     YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
-    # stager: requests at the source (`protocol/source_gauges.py`). From here on SIZE_CLASSES gauges each:
+    # stager: requests at the source (`protocol/source_metrics.py`). From here on SIZE_CLASSES metrics each:
     ENDED = 96  # requests that ended well, by size class
     ENDED_LOG2 = 103  # the sum of log2 of their durations in ns, in 2^-16
     YOUNG_ENDED = 110  # the same of those that also began since the last mark
@@ -236,7 +236,7 @@ SIZE_CLASSES = 7  # of requests at the source: up to 4 KiB x 4^k for k = 0..6; t
 # of fetches of files that were read at once, in that of the stager.
 READER_WAITS, SOURCE_FETCHES_TOOK, DISK_FETCHES_TOOK, PEER_FETCHES_TOOK = 144, 160, 176, 192
 
-GAUGES = 208
+METRICS = 208
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 
@@ -247,23 +247,23 @@ class MetricBlock:
 
     def __init__(self, fd: int, block: int = STAGER, *, writable: bool) -> None:
         memory = shared_memory.attach(fd, writable=writable)
-        at = block * GAUGES * 8
-        self.block: memoryview = memoryview(memory)[at : at + GAUGES * 8].cast("q")
+        at = block * METRICS * 8
+        self.block: memoryview = memoryview(memory)[at : at + METRICS * 8].cast("q")
 
     @staticmethod
     def create() -> int:
-        return shared_memory.create("gauges", BLOCKS * GAUGES * 8)
+        return shared_memory.create("gauges", BLOCKS * METRICS * 8)
 
 
-class ServerGauges:
+class ServerMetrics:
     """Sums of the counters of all servers."""
 
     def __init__(self, fd: int) -> None:
         memory = shared_memory.attach(fd, writable=False)
-        self._blocks = np.frombuffer(memory, dtype="i8").reshape(BLOCKS, GAUGES)[FIRST_SERVER:]
+        self._blocks = np.frombuffer(memory, dtype="i8").reshape(BLOCKS, METRICS)[FIRST_SERVER:]
 
     def total(self) -> npt.NDArray[np.int64]:
-        """i64[GAUGES]."""
+        """i64[METRICS]."""
         total: npt.NDArray[np.int64] = self._blocks.sum(axis=0)
         return total
 

@@ -29,7 +29,7 @@ SLOWEST = 10e6  # bytes per second: bytes that are under way slower than that do
 MARGIN_S = 1.0  # by which the stager's limits are longer than the peer process's
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """Kind of a message's records."""
 
     # stager to peer process: `stager/remote_fetches.py` sends the first three, `stager/leases.py` the last
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     BACK = 8  # what was lent under these ids is not needed any more, or never will be
 
 
-class Status(IntEnum):
+class LeaseStatus(IntEnum):
     """The outcome of a request, or its state while it has not ended."""
 
     OK = 0
@@ -57,35 +57,35 @@ class Status(IntEnum):
 
 
 _ID = struct.Struct("<Q")
-RECORDS: dict[Kind, struct.Struct] = {
+RECORDS: dict[RecordKind, struct.Struct] = {
     # id, row, extent, length, mtime_ns, node, urgent. extent: offset in the arena; length: the whole file; mtime_ns
     # with length: of which version; urgent: 1 where a reader waits
-    Kind.ASK: struct.Struct("<QqqqqHB"),
-    Kind.HURRY: _ID,
-    Kind.GIVE_UP: _ID,
-    Kind.LENT: struct.Struct("<QqqQB"),  # id, extent, length, check, status
+    RecordKind.ASK: struct.Struct("<QqqqqHB"),
+    RecordKind.HURRY: _ID,
+    RecordKind.GIVE_UP: _ID,
+    RecordKind.LENT: struct.Struct("<QqqQB"),  # id, extent, length, check, status
     # id, check, status, held. check: xxh3 of the bytes, verified; held: 1 where the extent may still be written to
-    Kind.GOT: struct.Struct("<QQBB"),
-    Kind.FREED: _ID,
-    Kind.LEND: struct.Struct("<QqqqB"),  # id, row, length, mtime_ns, urgent
-    Kind.BACK: _ID,
+    RecordKind.GOT: struct.Struct("<QQBB"),
+    RecordKind.FREED: _ID,
+    RecordKind.LEND: struct.Struct("<QqqqB"),  # id, row, length, mtime_ns, urgent
+    RecordKind.BACK: _ID,
 }
 MESSAGE_MAX = _HEAD.size + RECORDS_MOST * max(one.size for one in RECORDS.values())
 
 
-def pack(kind: Kind, records: Sequence[Record]) -> list[bytes]:
+def pack(kind: RecordKind, records: Sequence[Record]) -> list[bytes]:
     """Messages that carry `records` (any number, of RECORDS[kind]), each small enough for one datagram."""
     one = RECORDS[kind].pack
     parts = [records[i : i + RECORDS_MOST] for i in range(0, len(records), RECORDS_MOST)]
     return [_HEAD.pack(kind, len(part)) + b"".join([one(*record) for record in part]) for part in parts]
 
 
-def unpack(message: bytes) -> tuple[Kind, list[Record]]:
+def unpack(message: bytes) -> tuple[RecordKind, list[Record]]:
     """(kind, records). Raises ValueError for garbage."""
     if len(message) < _HEAD.size:
         raise ValueError("message too short")
     number, count = _HEAD.unpack_from(message)
-    kind = Kind(number)
+    kind = RecordKind(number)
     one = RECORDS[kind]
     if not count or len(message) != _HEAD.size + count * one.size:
         raise ValueError("message of wrong length")

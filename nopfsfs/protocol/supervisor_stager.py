@@ -1,4 +1,4 @@
-"""Orders of the supervisor to the stager: one datagram each on a socket pair (SOCK_SEQPACKET).
+"""Commands of the supervisor to the stager: one datagram each on a socket pair (SOCK_SEQPACKET).
 
 The stager sends the supervisor no messages: it answers by events in a ring (`protocol/ring.py`).
 """
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 ROWS_PER_MESSAGE = 4096
-_ORDER = struct.Struct("<IIq")
-MESSAGE_MAX = _ORDER.size + 8 * ROWS_PER_MESSAGE
+_COMMAND = struct.Struct("<IIq")
+MESSAGE_MAX = _COMMAND.size + 8 * ROWS_PER_MESSAGE
 
 
-class Order(IntEnum):
+class StagerCommand(IntEnum):
     """Command of the supervisor to the stager. `value` is the command's number where it has one."""
 
     FETCH = 1  # stage these rows, in this order, after what was asked before; value: 1 for after all others
@@ -26,7 +26,7 @@ class Order(IntEnum):
     EVICT = 4  # free these rows' bytes in the arena; value: 1 for blocks of files read by ranges only, without an event
     TO_DISK = 5  # copy these staged rows to disk tier `value`
     OFF_DISK = 6  # remove these rows' copies on disk; value: 1 to begin none by itself, if they are large
-    CANCEL = 7  # forget the FETCH orders of the same value not begun
+    CANCEL = 7  # forget the FETCH commands of the same value not begun
     BUDGET = 8  # the arena has `value` bytes; rows: bytes of the largest file that is staged whole, bytes for ranges
     QUIESCE = 9  # stop touching the mount; let go of it
     STOP = 10
@@ -37,21 +37,21 @@ class Order(IntEnum):
     # or 0; bytes a second, 0: no bound
     LIMITS = 14
     COPY_LARGE = 22  # copy these rows, which are too large to be staged whole, to disk tier `value`, by blocks
-    CHECK = 21  # compare what is held of these rows with the source; value: 1 to forget the CHECK orders before
+    CHECK = 21  # compare what is held of these rows with the source; value: 1 to forget the CHECK commands before
     RECHECK = 20  # look at all files and directories once, as soon as that is possible; value: the request's number
 
 
-def pack_orders(order: Order, rows: npt.NDArray[Any], value: int = 0) -> list[bytes]:
+def pack_commands(command: StagerCommand, rows: npt.NDArray[Any], value: int = 0) -> list[bytes]:
     """Messages that carry `rows` (i64[k], any k), each small enough for one datagram."""
     parts = [rows[i : i + ROWS_PER_MESSAGE] for i in range(0, len(rows), ROWS_PER_MESSAGE)] or [rows]
-    return [_ORDER.pack(order, len(part), value) + part.astype("<i8").tobytes() for part in parts]
+    return [_COMMAND.pack(command, len(part), value) + part.astype("<i8").tobytes() for part in parts]
 
 
-def unpack_order(message: bytes) -> tuple[Order, npt.NDArray[np.int64], int]:
-    """(order, rows i64[k], value). Raises ValueError for garbage."""
-    if len(message) < _ORDER.size:
-        raise ValueError("order too short")
-    order, count, value = _ORDER.unpack_from(message)
-    if len(message) != _ORDER.size + 8 * count:
-        raise ValueError("order of wrong length")
-    return Order(order), np.frombuffer(message, dtype="<i8", offset=_ORDER.size), value
+def unpack_command(message: bytes) -> tuple[StagerCommand, npt.NDArray[np.int64], int]:
+    """(command, rows i64[k], value). Raises ValueError for garbage."""
+    if len(message) < _COMMAND.size:
+        raise ValueError("command too short")
+    command, count, value = _COMMAND.unpack_from(message)
+    if len(message) != _COMMAND.size + 8 * count:
+        raise ValueError("command of wrong length")
+    return StagerCommand(command), np.frombuffer(message, dtype="<i8", offset=_COMMAND.size), value

@@ -47,7 +47,7 @@ class Others:
                 await trio.sleep(LOOK_S)
                 silent_s = self.patience.look(trio.current_time())
                 left_alone = self.alone or silent_s >= SILENT_S
-                if not left_alone or self._stager() < 0 or not mount.gone():
+                if not left_alone or self._stager() < 0 or not mount.unmounted():
                     gone_s = 0.0
                     continue
                 gone_s += LOOK_S

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from nopfsfs.placement import methods
 from nopfsfs.placement.methods import NOWHERE
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.residency import ON_DISK
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.sim.fluid import PEER, SOURCE, STORED, Reads
 from nopfsfs.sim.policies import Policy, SimJob
 
@@ -151,30 +151,30 @@ class MountedNode:
 
     def _obey(self, *, pulled: bool = False) -> bool:
         """Do what the policy commands; return whether there was anything. `pulled`: for another node's read."""
-        orders = self.policy.take_commands()
-        for do, rows, value in orders:
+        commands = self.policy.take_commands()
+        for do, rows, value in commands:
             for row in rows:
                 self._do(do, row, value, pulled=pulled)
-        return bool(orders)
+        return bool(commands)
 
-    def _do(self, do: Do, row: int, value: int, *, pulled: bool) -> None:
+    def _do(self, do: StagerCommand, row: int, value: int, *, pulled: bool) -> None:
         policy = self.policy
-        if do == Do.FETCH and pulled:
+        if do == StagerCommand.FETCH and pulled:
             policy.staged(row)
-        elif do == Do.FETCH:
+        elif do == StagerCommand.FETCH:
             self._came[row] = self._stage(row)
-        elif do == Do.EVICT:
+        elif do == StagerCommand.EVICT:
             policy.evicted(row)
             self._came.pop(row, None)
-        elif do == Do.TO_DISK:
+        elif do == StagerCommand.TO_DISK:
             policy.on_disk(row, value)
             if not pulled and self._came.get(row) != (STORED + value, self._node):
                 self.written[value] += self._sizes[row]
-        elif do == Do.OFF_DISK:
+        elif do == StagerCommand.OFF_DISK:
             policy.off_disk(row)
-        elif do == Do.DROP:
+        elif do == StagerCommand.DROP:
             policy.dropped(row)
-        elif do == Do.PUSH:
+        elif do == StagerCommand.PUSH:
             policy.push_failed(row)
 
     def _stage(self, row: int) -> Origin:

@@ -32,7 +32,7 @@ class AttributeNotices:
         self.given = self._told = 0  # rows that were queued, and those of which the kernel was notified
         self._stopped = False
 
-    def tell(self, row: int) -> None:
+    def add(self, row: int) -> None:
         """Queue a row."""
         with self._changed:
             self._new.append(row)

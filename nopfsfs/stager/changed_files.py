@@ -28,7 +28,7 @@ import numpy as np
 
 from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, new_place
+from nopfsfs.protocol.columns import Columns, Metric, new_place
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.tiers.guarded import Guarded
@@ -58,16 +58,16 @@ class _Waiting(NamedTuple):
 
 
 class ChangedFiles:
-    """Takes up changes. `forget` withdraws all copies of a row; `show` makes the kernel see its new version; `tell`
+    """Takes up changes. `forget` withdraws all copies of a row; `show` makes the kernel see its new version; `notify`
     makes the kernel ask for its rights anew."""
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauges: MetricBlock, source: Source, forget: Callable[[int], None],
-        show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None, guarded: Guarded | None = None,
+        self, *, index: Index, columns: Columns, metrics: memoryview, source: Source, forget: Callable[[int], None],
+        show: Callable[[int], None], notify: Callable[[int], None] = lambda row: None, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
         """`guarded`: what is above the source, where others than the mounting user may come in."""
-        self._index, self._columns, self._gauge, self._source = index, columns, gauges.block, source
-        self._forget, self._show, self._tell = forget, show, tell
+        self._index, self._columns, self._metrics, self._source = index, columns, metrics, source
+        self._forget, self._show, self._notify = forget, show, notify
         self._rights = RenewedRights(columns)
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
@@ -166,7 +166,7 @@ class ChangedFiles:
             log.warning("%r has an ACL, the first here: only owners may use what has one until a --rescan", path)
         self._acted[row] = next(self._ticks)
         self._rights.renew(row, rights)
-        self._tell(row)
+        self._notify(row)
         return True
 
     # ---- settling -----------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class ChangedFiles:
             self._forget(row)  # it may have died before it had withdrawn the old version
             self._waiting.put(_Waiting(time.monotonic(), row, None, renew=True))
         for row in np.flatnonzero(self._columns.renewed).tolist():
-            self._tell(row)  # it may have died before it had notified the kernel
+            self._notify(row)  # it may have died before it had notified the kernel
 
     def stop(self) -> None:
         """End the threads after their present looks."""
@@ -230,5 +230,5 @@ class ChangedFiles:
         columns.new_size[at], columns.new_mtime_ns[at] = new.size, new.mtime_ns
         columns.new_ctime_ns[at], columns.new_ino[at] = new.ctime_ns, new.ino
         columns.version[row] = version
-        self._gauge[Metric.CHANGED_FILES] += 1
+        self._metrics[Metric.CHANGED_FILES] += 1
         columns.check[row] = 0  # of the version before

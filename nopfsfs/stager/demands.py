@@ -30,7 +30,7 @@ class Demands:
 
     def __init__(
         self, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, remote: RemoteFetches,
-        copies: BlockCopies, *, index: Index, columns: Columns, source: Source, gauge: memoryview,
+        copies: BlockCopies, *, index: Index, columns: Columns, source: Source, metrics: memoryview,
         answer: Callable[[Answer], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._copies, self._clock = copies, clock
@@ -39,7 +39,7 @@ class Demands:
         self._queue, self._workers = queue, workers
         self._loads, self._ranges, self._remote = loads, ranges, remote
         self._index, self._columns, self._source = index, columns, source
-        self._gauge, self._answer = gauge, answer
+        self._metrics, self._answer = metrics, answer
 
     def take(self, demand: Demand) -> None:
         """Answer a demand, now or when its bytes have arrived."""
@@ -101,7 +101,7 @@ class Demands:
         if load is None:
             if self._clock() - since >= COPY_DELAY_S:
                 self._copy_waits_from = self._clock() + REST_S
-            self._gauge[Metric.NO_ROOM] += 1
+            self._metrics[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself
         end = min(end, load.start + load.length)
         if load.failed or load.version != self._columns.version[row]:

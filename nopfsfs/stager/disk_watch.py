@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LIMIT_S = 2.0  # for one command on a disk
-Order = tuple[int, int]  # row, and the disk tier to write to; 0 or less: something else
+DiskTask = tuple[int, int]  # row, and the disk tier to write to; 0 or less: something else
 
 
 class _Step:
@@ -28,10 +28,10 @@ class DiskWatch:
     """`refuse(row)` reports that the row is not on disk; `hangs(tier)` leaves the tier alone for a while."""
 
     def __init__(
-        self, orders: queue.SimpleQueue[Order | None], refuse: Callable[[int], None], hangs: Callable[[int], None],
+        self, tasks: queue.SimpleQueue[DiskTask | None], refuse: Callable[[int], None], hangs: Callable[[int], None],
         awake: Callable[[], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._orders, self._refuse, self._hangs, self._awake, self._clock = orders, refuse, hangs, awake, clock
+        self._tasks, self._refuse, self._hangs, self._awake, self._clock = tasks, refuse, hangs, awake, clock
         self._lock = threading.Lock()
         self._step: _Step | None = None
 
@@ -72,15 +72,15 @@ class DiskWatch:
         return True
 
     def _refuse_waiting(self) -> None:
-        kept: list[Order | None] = []
+        kept: list[DiskTask | None] = []
         try:
             while True:
-                order = self._orders.get_nowait()
-                if order is not None and order[1] > 0:
-                    self._refuse(order[0])
+                task = self._tasks.get_nowait()
+                if task is not None and task[1] > 0:
+                    self._refuse(task[0])
                 else:
-                    kept.append(order)
+                    kept.append(task)
         except queue.Empty:
             pass
-        for order in kept:
-            self._orders.put(order)
+        for task in kept:
+            self._tasks.put(task)

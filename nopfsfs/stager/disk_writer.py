@@ -16,7 +16,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.stager.disk_openings import DiskOpenings
-from nopfsfs.stager.disk_watch import DiskWatch, Order
+from nopfsfs.stager.disk_watch import DiskTask, DiskWatch
 from nopfsfs.stager.large.block_copies import SWEEP
 from nopfsfs.stager.large.block_writer import BlockWriter
 from nopfsfs.stager.passthrough_copies import LOOK_AGAIN_S, PassthroughCopies
@@ -28,7 +28,7 @@ from nopfsfs.tiers.kept_names import KeptRows
 from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
-Work = queue.SimpleQueue[Order | None]  # (row, tier to write to; 0: remove; < 0: clear away); None: end
+Work = queue.SimpleQueue[DiskTask | None]  # (row, tier to write to; 0: remove; < 0: clear away); None: end
 REGISTER_BEHIND = 64  # copies, registered later than written: until then most are on disk, and are not waited for
 
 
@@ -38,10 +38,10 @@ class DiskWriter:
 
     def __init__(
         self, state: StagerState, disks: Disks, registered: PassthroughCopies, work: Work, *, config: MountConfig,
-        columns: Columns, gauge: memoryview, source: Source, outages: Outages, kept: KeptRows | None = None,
+        columns: Columns, metrics: memoryview, source: Source, outages: Outages, kept: KeptRows | None = None,
     ) -> None:  # fmt: skip
         self._state, self._disks, self._registered, self._work = state, disks, registered, work
-        self._config, self._columns, self._gauge, self._source = config, columns, gauge, source
+        self._config, self._columns, self._metrics, self._source = config, columns, metrics, source
         self._kept_rows = kept
         paths = [d.path for d in config.disks]
         self._openings = DiskOpenings(range(1, len(paths) + 1), paths, self._open, outages)
@@ -51,9 +51,12 @@ class DiskWriter:
         self._logged: set[int] = set()  # tiers of which an unusable copy was logged
         self._to_register: deque[tuple[int, int, int | None]] = deque()  # row, tier, checksum
         adopted = state.adopted
-        self._kept = KeptCopies(disks, columns, gauge, adopt=adopted.adopt, tell=adopted.tell, lose=self._lose_tier)
+        self._kept = KeptCopies(
+            disks, columns, metrics, adopt=adopted.adopt, report=adopted.report,
+            lose=self._lose_tier,
+        )  # fmt: skip
         self._blocks = BlockWriter(
-            state.large, disks, columns, gauge, usable=self._is_usable, publish=state.publish,
+            state.large, disks, columns, metrics, usable=self._is_usable, publish=state.publish,
             failed=self._write_failed, unusable=self.copy_unusable, done=self._blocks_done,
             by_kernel=registered.is_large,
         )  # fmt: skip
@@ -162,12 +165,12 @@ class DiskWriter:
                     self._remove(row, self._state.withdraw_disk(row))
                 else:
                     self._clear_away(row, -number)
-            self._gauge[Metric.DISK_USED] = self._disks.used()
+            self._metrics[Metric.DISK_USED] = self._disks.used()
 
     def _write_spare(self) -> None:
         """Write a copy that only the next mount needs, of a file that stays in memory: there is nothing else to do."""
         with self._watch.at(*SWEEP):
-            spare = self._kept.next_spare(self._gauge[Metric.STAGED_FILES])
+            spare = self._kept.next_spare(self._metrics[Metric.STAGED_FILES])
         if spare:
             with self._watch.at(*spare):
                 self._write(*spare, registers=False)
@@ -209,7 +212,7 @@ class DiskWriter:
         if not self._watch.settle():
             disk.remove(row)  # it took too long, and nobody waits for it any more
         elif self._state.publish_disk(row, number, version):
-            self._gauge[Metric.DISK_WRITES] += 1
+            self._metrics[Metric.DISK_WRITES] += 1
             if registers and self._registered.is_large(row):
                 self._to_register.append((row, number, check))
         else:
@@ -235,7 +238,7 @@ class DiskWriter:
         if isinstance(error, DiskBusy):
             self._state.publish(Event.OFF_DISK, row, 1)
             return
-        self._gauge[Metric.DISK_ERRORS] += 1
+        self._metrics[Metric.DISK_ERRORS] += 1
         full = isinstance(error, DiskFull)
         self._state.publish(Event.OFF_DISK, row, not full)
         if not full:
@@ -251,7 +254,7 @@ class DiskWriter:
         try:
             number = self._registered.register(self._disks[tier], row, check)
         except OSError as e:
-            self._gauge[Metric.DISK_ERRORS] += 1
+            self._metrics[Metric.DISK_ERRORS] += 1
             if tier not in self._logged:  # a disk that fails has many
                 self._logged.add(tier)
                 log.error("a copy of %r on disk tier %d is of no use: %s", self._source.path(row), tier, e)

@@ -59,8 +59,8 @@ class ExtentPool:
     """The arena's extents. Pins keep an extent for those that read it without a server's grace period: the pusher, the
     disk thread, other nodes. Not thread-safe; the caller holds its own lock."""
 
-    def __init__(self, arena: Arena, gauge: memoryview, ask_grace: Callable[[int], bool]) -> None:
-        self._arena, self._gauge = arena, gauge
+    def __init__(self, arena: Arena, metrics: memoryview, ask_grace: Callable[[int], bool]) -> None:
+        self._arena, self._metrics = arena, metrics
         self.grace = GracePeriods(ask_grace)
         self._pins: dict[int, int] = {}
         self._retired: set[int] = set()  # extents that wait for their last pin
@@ -69,7 +69,7 @@ class ExtentPool:
     def set_budget(self, budget: int) -> None:
         """Bound the memory that extents take; bytes."""
         self._arena.budget = budget
-        self._gauge[Metric.ARENA_USED] = self._arena.used
+        self._metrics[Metric.ARENA_USED] = self._arena.used
 
     def allocate(self, size: int) -> int:
         """The offset of an extent of `size` bytes. Raises NoRoom."""
@@ -78,7 +78,7 @@ class ExtentPool:
         except NoRoom:
             self._refused += 1
             raise
-        self._gauge[Metric.ARENA_USED] = self._arena.used
+        self._metrics[Metric.ARENA_USED] = self._arena.used
         return extent
 
     def view(self, extent: int, size: int) -> memoryview:
@@ -88,7 +88,7 @@ class ExtentPool:
     def free(self, extent: int) -> None:
         """Free an extent that no answer and no column has named."""
         self._arena.free(extent)
-        self._gauge[Metric.ARENA_USED] = self._arena.used
+        self._metrics[Metric.ARENA_USED] = self._arena.used
         self._freed = True
 
     def retire(self, extent: int) -> None:

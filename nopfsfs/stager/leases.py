@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, Tier
-from nopfsfs.protocol.stager_peer import SLOWEST, UNDER_WAY_BYTES, Kind, Record, Status
+from nopfsfs.protocol.stager_peer import SLOWEST, UNDER_WAY_BYTES, LeaseStatus, Record, RecordKind
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.load import NOWHERE
 from nopfsfs.stager.peer_link import PeerOutbox
@@ -49,10 +49,10 @@ class Leases:
 
     def __init__(
         self, pool: ExtentPool, loads: WholeLoads, outbox: PeerOutbox, *, index: Index, columns: Columns,
-        source: Source, gauge: memoryview, poke: Callable[[], None], clock: Callable[[], float],
+        source: Source, metrics: memoryview, poke: Callable[[], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._pool, self._loads, self._outbox = pool, loads, outbox
-        self._index, self._columns, self._source, self._gauge = index, columns, source, gauge
+        self._index, self._columns, self._source, self._metrics = index, columns, source, metrics
         self._poke, self._clock = poke, clock
         self._leases: dict[int, _Lease] = {}
         self._waiting: tuple[dict[int, _Lease], dict[int, _Lease]] = {}, {}  # in their order; urgent ones apart
@@ -75,13 +75,13 @@ class Leases:
                 continue
             lease = _Lease(number, row, length, mtime_ns, bool(urgent))
             if not self._matches(lease) or len(self._waiting[0]) + len(self._waiting[1]) >= WAITING_MOST:
-                self._answer(lease, Status.NO)
+                self._answer(lease, LeaseStatus.NO)
                 continue
             self._leases[number] = lease
             self._waiting[lease.urgent][number] = lease
             self._advance()
             if number in self._leases and lease.slot == NOWHERE:
-                self._answer(lease, Status.COMING)
+                self._answer(lease, LeaseStatus.COMING)
         self._flush()
 
     def returned(self, records: Sequence[Record]) -> None:
@@ -91,8 +91,8 @@ class Leases:
             if lease is None:
                 continue
             if lease.slot != NOWHERE:
-                self._gauge[Metric.LENT_FILES] += 1
-                self._gauge[Metric.LENT_BYTES] += lease.length
+                self._metrics[Metric.LENT_FILES] += 1
+                self._metrics[Metric.LENT_BYTES] += lease.length
             self._forget(lease)
         self._advance()
         self._flush()
@@ -203,12 +203,12 @@ class Leases:
             return False
         lease.slot = int(self._columns.slot[lease.row])
         self._pool.pin(lease.slot)
-        self._answer(lease, Status.OK)
+        self._answer(lease, LeaseStatus.OK)
         return True
 
     def _refuse(self, lease: _Lease) -> None:
         self._forget(lease)
-        self._answer(lease, Status.NO)
+        self._answer(lease, LeaseStatus.NO)
 
     def _forget(self, lease: _Lease) -> None:
         """Remove the lease from its queue or its load, or unpin its extent."""
@@ -229,12 +229,12 @@ class Leases:
 
     # ---- answers ------------------------------------------------------------------------------------------
 
-    def _answer(self, lease: _Lease, status: Status) -> None:
-        ok = status == Status.OK
+    def _answer(self, lease: _Lease, status: LeaseStatus) -> None:
+        ok = status == LeaseStatus.OK
         check = int(self._columns.check[lease.row]) if ok else 0
         self._answers.append((lease.id, lease.slot if ok else 0, lease.length, check, status))
 
     def _flush(self) -> None:
         if self._answers:
             answers, self._answers = self._answers, []
-            self._outbox.send(Kind.LENT, answers)
+            self._outbox.send(RecordKind.LENT, answers)

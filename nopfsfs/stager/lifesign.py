@@ -20,16 +20,16 @@ OVER_S = 5.0  # for the supervisor to end this process when the connection has e
 
 class LifeSign:
     """Owns the stager's end of the pulse socket, and watches the mount. `fds`: those of the stager's handoff, of which
-    a test may leave out any. `let_go` closes the stager's copy of the mount; `holds` is True while it is open."""
+    a test may leave out any. `leave_mount` closes the stager's copy of the mount; `holds` is True while it is open."""
 
     def __init__(
-        self, fds: dict[str, int], minor: int, outages: Outages, let_go: Callable[[], None], holds: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
+        self, fds: dict[str, int], minor: int, outages: Outages, leave_mount: Callable[[], None],
+        holds: Callable[[], bool], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.pulse = socket.socket(fileno=fds["pulse"]) if "pulse" in fds else None
         self.mount = MountWatch(minor) if minor else None
         self._fuse, self._switch = fds["fuse"], fds.get("end", -1)
-        self._outages, self._let_go, self._holds, self._clock = outages, let_go, holds, clock
+        self._outages, self._leave_mount, self._holds, self._clock = outages, leave_mount, holds, clock
         self._gone = False
         self._due = 0.0
         self._over_since = 0.0  # 0: the connection lives
@@ -55,9 +55,9 @@ class LifeSign:
             return None
         now = self._clock()
         if changed or now >= self._due:
-            if not self._gone and self.mount.gone():
+            if not self._gone and self.mount.unmounted():
                 self._gone = True
-                self._let_go()
+                self._leave_mount()
             if self._gone:
                 self._see_it_over(now)
             self._due = now + (LOOK_S if self._gone else MISSED_S)

@@ -23,14 +23,14 @@ class LoadLanes:
     now, as far as known. `expected`: of lanes that were not seen yet."""
 
     def __init__(
-        self, gauge: memoryview, clock: Callable[[], float], *, lead: Callable[[], float] = lambda: 0.0,
+        self, metrics: memoryview, clock: Callable[[], float], *, lead: Callable[[], float] = lambda: 0.0,
         expected: ExpectedLanes | None = None,
     ) -> None:  # fmt: skip
-        self._gauge, self._clock, self._lead = gauge, clock, lead
+        self._metrics, self._clock, self._lead = metrics, clock, lead
         self._choice = FetchChoice(expected or ExpectedLanes.of(DEFAULTS), clock, self._count)
 
     def _count(self, why: Rerouted) -> None:
-        self._gauge[_REROUTED[why]] += 1
+        self._metrics[_REROUTED[why]] += 1
 
     # ---- the choice ---------------------------------------------------------------------------------------
 

@@ -17,17 +17,17 @@ from collections import deque
 import numpy as np
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import PAGED_LATE, Columns, Metric, MetricBlock
+from nopfsfs.protocol.columns import PAGED_LATE, Columns, Metric
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.state import StagerState
 from nopfsfs.tiers import page_cache
 from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
 QUIET_LOOK_S = 0.05  # between looks at whether the mount is to be left alone still
-INVALIDATE, CLOSE_TREE = -1, -2  # beside the orders; these two touch no file of the mount
+INVALIDATE, CLOSE_TREE = -1, -2  # beside the commands; these two touch no file of the mount
 Task = tuple[int, int, int]  # what, row, value
 
 
@@ -35,13 +35,13 @@ class PagePusher:
     """Owns the queue of page cache work and the descriptor of the mount's tree. `run` is its thread's body."""
 
     def __init__(
-        self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: MetricBlock,
+        self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, metrics: memoryview,
         state: StagerState, source: Source, supervisor: memoryview,
     ) -> None:  # fmt: skip
         """`supervisor`: the supervisor's block of metrics."""
         self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
         self._index, self._columns, self._state, self._source = index, columns, state, source
-        self._gauge = gauges.block
+        self._metrics = metrics
         self._urgent: deque[Task] = deque()  # changed rows, and drops: reads go on while they wait, and fill more
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
@@ -49,12 +49,12 @@ class PagePusher:
         self._stopped = self._leaving = False
         self._supervisor = supervisor
 
-    def order(self, what: int, rows: list[int], value: int = 0) -> None:
-        """Queue work, until `let_go`; returns at once. Drops are done before pushes: no row is to be dropped while it
-        is pushed."""
+    def command(self, what: int, rows: list[int], value: int = 0) -> None:
+        """Queue work, until `leave_mount`; returns at once. Drops are done before pushes: no row is to be dropped while
+        it is pushed."""
         with self._wake:
             if not self._leaving:
-                queue = self._urgent if what == Order.DROP else self._queue
+                queue = self._urgent if what == StagerCommand.DROP else self._queue
                 queue.extend((what, row, value) for row in rows)
                 self._wake.notify()
 
@@ -63,7 +63,7 @@ class PagePusher:
         with self._wake:
             self._to_see.clear()
             if not self._leaving:
-                self._to_see.extend((Order.LOOK, row, 0) for row in rows)
+                self._to_see.extend((StagerCommand.LOOK, row, 0) for row in rows)
                 self._wake.notify()
 
     def invalidate(self, row: int) -> None:
@@ -77,7 +77,7 @@ class PagePusher:
         """True while the descriptor of the mount's tree is open, which keeps the mount alive."""
         return self._tree_fd >= 0
 
-    def let_go(self) -> None:
+    def leave_mount(self) -> None:
         """Close the tree after the present task, and touch no file of the mount any more. Changed rows are still
         invalidated: after a lazy unmount the mount goes on for its users."""
         with self._wake:
@@ -95,7 +95,7 @@ class PagePusher:
             self._wake.notify()
 
     def run(self) -> None:
-        self._gauge[Metric.PUSHER_THREAD] = threading.get_native_id()
+        self._metrics[Metric.PUSHER_THREAD] = threading.get_native_id()
         try:
             while True:
                 with self._wake:
@@ -127,11 +127,11 @@ class PagePusher:
 
     def _do(self, what: int, row: int, value: int) -> None:
         try:
-            if what == Order.PUSH:
+            if what == StagerCommand.PUSH:
                 self._push(row)
-            elif what == Order.DROP:
+            elif what == StagerCommand.DROP:
                 self._drop(row, value)
-            elif what == Order.LOOK:
+            elif what == StagerCommand.LOOK:
                 self._look(row)
             elif what == CLOSE_TREE:
                 self._close_tree()
@@ -147,13 +147,13 @@ class PagePusher:
 
     def _push(self, row: int) -> None:
         if self._columns.paged[row] == PAGED_LATE:
-            self._gauge[Metric.PUSHES_SPARED] += 1
-            self._failed(Order.PUSH, row, 0)
+            self._metrics[Metric.PUSHES_SPARED] += 1
+            self._failed(StagerCommand.PUSH, row, 0)
             return
         version = int(self._columns.version[row])
         pinned = self._state.pin(row)
         if pinned is None:
-            self._failed(Order.PUSH, row, 0)
+            self._failed(StagerCommand.PUSH, row, 0)
             return
         try:
             # Unchanged before and after the pin: then the bytes are of this version, and no other inode gets them.
@@ -163,9 +163,9 @@ class PagePusher:
         finally:
             pinned.data.release()
             self._state.unpin(pinned.slot)
-        self._gauge[Metric.PUSHES_DONE] += 1
+        self._metrics[Metric.PUSHES_DONE] += 1
         size = self._source.size(row)
-        self._gauge[Metric.PUSHED_BYTES] += size
+        self._metrics[Metric.PUSHED_BYTES] += size
         self._state.publish(Event.PUSHED, row, size)
 
     def _store(self, row: int, inode: int, data: memoryview) -> None:
@@ -186,16 +186,16 @@ class PagePusher:
 
     def _failed(self, what: int, row: int, value: int) -> None:
         """Report that the work is over. The kernel reclaims what it holds by itself."""
-        if what == Order.PUSH:
-            self._gauge[Metric.PUSHES_DONE] += 1
-            self._gauge[Metric.PUSHES_FAILED] += 1
+        if what == StagerCommand.PUSH:
+            self._metrics[Metric.PUSHES_DONE] += 1
+            self._metrics[Metric.PUSHES_FAILED] += 1
             self._state.publish(Event.PUSH_FAILED, row)
-        elif what == Order.DROP and not value:
+        elif what == StagerCommand.DROP and not value:
             self._state.publish(Event.DROPPED, row, self._source.size(row))
 
     def _drop(self, row: int, value: int) -> None:
         page_cache.drop(self._dir(), self._path(row), 0, value)
-        self._gauge[Metric.DROPS_DONE] += 1
+        self._metrics[Metric.DROPS_DONE] += 1
         if not value:
             self._state.publish(Event.DROPPED, row, self._source.size(row))
 

@@ -11,12 +11,12 @@ import selectors
 import socket
 
 from nopfsfs.protocol import stager_peer
-from nopfsfs.protocol.stager_peer import Kind
+from nopfsfs.protocol.stager_peer import RecordKind
 from nopfsfs.stager.peer_link import PeerLink
 from nopfsfs.stager.state import StagerState
 
 log = logging.getLogger(__name__)
-_FROM_PEER = (Kind.GOT, Kind.FREED, Kind.LEND, Kind.BACK)
+_FROM_PEER = (RecordKind.GOT, RecordKind.FREED, RecordKind.LEND, RecordKind.BACK)
 
 
 class PeerExchange:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.outbox import Outbox
-from nopfsfs.protocol.stager_peer import Kind, Record
+from nopfsfs.protocol.stager_peer import Record, RecordKind
 
 # Messages. Requests and leases are bounded, so only a peer process that asks on and on and takes no answer lets so many
 # come together. Requests in messages that are lost run out at their limits, as with a peer process that hangs.
@@ -29,7 +29,7 @@ class PeerLink:
         """True while messages wait for room in the socket."""
         return len(self.box) > 0
 
-    def send(self, kind: Kind, records: Sequence[Record]) -> None:
+    def send(self, kind: RecordKind, records: Sequence[Record]) -> None:
         """Send records now, or when the socket takes them."""
         with contextlib.suppress(OSError):  # it has ended, which the loop notices when it receives
             for message in stager_peer.pack(kind, records):
@@ -80,7 +80,7 @@ class PeerOutbox:
             self._link.end()
             self._link = None
 
-    def send(self, kind: Kind, records: Sequence[Record]) -> None:
+    def send(self, kind: RecordKind, records: Sequence[Record]) -> None:
         """Send records, now or later."""
         if self._link is not None:
             self._link.send(kind, records)

@@ -25,7 +25,7 @@ from nopfsfs.policy.choice import ExpectedLanes
 from nopfsfs.protocol import server_stager, supervisor_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
 from nopfsfs.protocol.ring import Ring
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.copy_check import CopyCheck
@@ -69,11 +69,10 @@ class StagerProcess:
         self._config = handoff.config
         self._index = index_file.load_fd(fds["index"])
         self._columns = Columns(fds["columns"], self._index.n, writable=True)
-        self._gauges = MetricBlock(fds["gauges"], writable=True)
-        self._gauge = self._gauges.block
+        self._metrics = MetricBlock(fds["gauges"], writable=True).block
         self._supervisor = MetricBlock(fds["gauges"], SUPERVISOR, writable=False).block
         # Of the stager before this one, if there was one: what was decided since the mount began holds on.
-        self._limit = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
+        self._limit = self._metrics[Metric.SOURCE_LIMIT] or self._config.first_limit
         self._commands = socket.socket(fileno=fds["orders"])
         self._poked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._links = ServerLinks(self._poke)
@@ -84,7 +83,7 @@ class StagerProcess:
         self._file_system = known_file_system(self._config)
         self._source = Source(os.fsencode(self._config.source), self._index, self._columns, self._file_system)
         self._young = YoungFiles(
-            source=self._source, columns=self._columns, gauge=self._gauge, file_system=self._file_system,
+            source=self._source, columns=self._columns, metrics=self._metrics, file_system=self._file_system,
             n=self._index.n,
         )  # fmt: skip
         outages = Outages()
@@ -94,17 +93,17 @@ class StagerProcess:
             self._exchange.attach(socket.socket(fileno=fds["peer"]))
         self._disk_writer = DiskWriter(
             self._state, self._disks, self._registered, self._disk_work, config=self._config, columns=self._columns,
-            gauge=self._gauge, source=self._source, outages=outages, kept=self._kept,
+            metrics=self._metrics, source=self._source, outages=outages, kept=self._kept,
         )  # fmt: skip
         self._make_pusher_and_changes(fds)
         reader = BlockReader(
-            self._columns, self._gauge, self._arena, self._source, self._disks, self._disk_writer.copy_unusable,
+            self._columns, self._metrics, self._arena, self._source, self._disks, self._disk_writer.copy_unusable,
             self._young, self._kept, self._disk_writer.copy_confirmed,
         )  # fmt: skip
         self._workers = WorkerThreads(self._state, reader, self.changes.noticed)
         self._check = CopyCheck(self._state, self._columns, self._source, self._disks, self.changes.noticed)
         self._lifesign = LifeSign(
-            fds, handoff.numbers.get("minor", 0), outages, self.pusher.let_go, lambda: self.pusher.holds_tree
+            fds, handoff.numbers.get("minor", 0), outages, self.pusher.leave_mount, lambda: self.pusher.holds_tree
         )
 
     def _make_tiers(self, handoff: Handoff) -> None:
@@ -120,7 +119,7 @@ class StagerProcess:
             poke=lambda: self._disk_work.put(SWEEP),
         )  # fmt: skip
         self._state = StagerState(
-            index=self._index, columns=self._columns, gauges=self._gauges, ring=Ring(fds["ring"], writable=True),
+            index=self._index, columns=self._columns, metrics=self._metrics, ring=Ring(fds["ring"], writable=True),
             arena=self._arena, source=self._source, concurrency=self._limit, answer=self._links.answer,
             ask_grace=self._links.ask, poke=self._poke, young=self._young, registered=self._registered,
             lanes=self._make_lanes(numbers), kept=self._kept,
@@ -150,7 +149,7 @@ class StagerProcess:
             return told / 1e3 if told >= 0 else math.inf  # nobody is known to wait
 
         return LoadLanes(
-            self._gauge, time.monotonic, lead=lead,
+            self._metrics, time.monotonic, lead=lead,
             expected=ExpectedLanes.from_numbers(numbers),
         )  # fmt: skip
 
@@ -158,17 +157,17 @@ class StagerProcess:
         """Make what acts on the kernel's page cache, and on files that change at the source."""
         self.pusher = PagePusher(
             fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
-            index=self._index, columns=self._columns, gauges=self._gauges, state=self._state, source=self._source,
+            index=self._index, columns=self._columns, metrics=self._metrics, state=self._state, source=self._source,
             supervisor=self._supervisor,
         )  # fmt: skip
         self._notices = AttributeNotices(fds["fuse"], self._columns)
         guarded = Guarded.of(self._config)
         self.changes = ChangedFiles(
-            index=self._index, columns=self._columns, gauges=self._gauges, source=self._source, forget=self._forget,
-            show=self.pusher.invalidate, tell=self._notices.tell, guarded=guarded,
+            index=self._index, columns=self._columns, metrics=self._metrics, source=self._source, forget=self._forget,
+            show=self.pusher.invalidate, notify=self._notices.add, guarded=guarded,
         )  # fmt: skip
         self._recheck = Recheck(
-            index=self._index, columns=self._columns, gauge=self._gauge, changes=self.changes,
+            index=self._index, columns=self._columns, metrics=self._metrics, changes=self.changes,
             notices=self._notices, period_s=self._config.recheck, guarded=guarded,
         )  # fmt: skip
 
@@ -180,7 +179,7 @@ class StagerProcess:
         columns.tier[staged[~taken]] = Tier.NONE
         arena.reclaim()
         columns.disk[np.flatnonzero(columns.disk)] = 0  # those copies belonged to the stager before, and went with it
-        self._gauge[Metric.ARENA_USED] = arena.used
+        self._metrics[Metric.ARENA_USED] = arena.used
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -263,7 +262,7 @@ class StagerProcess:
                     elif not self._take_demand(cast(socket.socket, key.fileobj), key.data):
                         selector.unregister(key.fileobj)
                         del self._servers[cast(socket.socket, key.fileobj)]
-                        self._links.gone(key.data)
+                        self._links.remove(key.data)
                 if passed := self._links.take_passed():
                     self._state.grace_passed(passed)
                 self._state.check_limits()
@@ -298,51 +297,51 @@ class StagerProcess:
         if not message:
             return False
         try:
-            command, rows, value = supervisor_stager.unpack_order(message)
+            command, rows, value = supervisor_stager.unpack_command(message)
         except ValueError as e:
             log.error("command refused: %s", e)
             return True
-        if command == Order.STOP:
+        if command == StagerCommand.STOP:
             return False
-        if command == Order.SERVER:
+        if command == StagerCommand.SERVER:
             for fd in fds:
                 self._add_server(selector, fd)
-        elif command == Order.PEER:
+        elif command == StagerCommand.PEER:
             for fd in fds:
                 self._exchange.attach(socket.socket(fileno=fd))
         else:
             self._carry_out(command, rows.tolist(), value)
         return True
 
-    def _carry_out(self, command: Order, rows: list[int], value: int) -> None:
-        self._state.large.take_order(command, rows, value)
-        if command == Order.FETCH:
+    def _carry_out(self, command: StagerCommand, rows: list[int], value: int) -> None:
+        self._state.large.take_command(command, rows, value)
+        if command == StagerCommand.FETCH:
             self._state.fetch(rows, last=bool(value))
-        elif command in (Order.PUSH, Order.DROP):
-            self.pusher.order(command, rows, value)
-        elif command == Order.LOOK:
+        elif command in (StagerCommand.PUSH, StagerCommand.DROP):
+            self.pusher.command(command, rows, value)
+        elif command == StagerCommand.LOOK:
             self.pusher.look_at(rows)
-        elif command == Order.EVICT:
+        elif command == StagerCommand.EVICT:
             self._state.evict(rows, blocks=bool(value))
-        elif command == Order.TO_DISK:
+        elif command == StagerCommand.TO_DISK:
             self._disk_writer.write(rows, value)
-        elif command == Order.OFF_DISK:
+        elif command == StagerCommand.OFF_DISK:
             self._disk_writer.remove(rows)
-        elif command == Order.CANCEL:
+        elif command == StagerCommand.CANCEL:
             self._state.cancel(last=bool(value))
-        elif command == Order.BUDGET:
+        elif command == StagerCommand.BUDGET:
             self._state.set_budget(value, rows[0], rows[1])
-        elif command == Order.LIMITS:
+        elif command == StagerCommand.LIMITS:
             limit = min(MAX_CONCURRENCY, max(1, value))
             mark, bandwidth = (*rows, 0, 0)[:2]
             self._state.set_limit(limit, self._threads(limit), max(0, bandwidth), mark=bool(mark))
             self._workers.fill()
-        elif command == Order.RECHECK:
+        elif command == StagerCommand.RECHECK:
             self._recheck.request(value)
-        elif command == Order.CHECK:
+        elif command == StagerCommand.CHECK:
             self._check.forget() if value else self._check.check(rows)
-        elif command == Order.QUIESCE:
-            self.pusher.let_go()
+        elif command == StagerCommand.QUIESCE:
+            self.pusher.leave_mount()
 
     def _take_demand(self, server: socket.socket, link: int) -> bool:
         try:

@@ -29,10 +29,10 @@ class PublishedCopies:
 
     def __init__(
         self, pool: ExtentPool, registered: PassthroughCopies | None, *, columns: Columns, ring: Ring, source: Source,
-        gauge: memoryview,
+        metrics: memoryview,
     ) -> None:  # fmt: skip
         self._pool, self._registered = pool, registered
-        self._columns, self._ring, self._source, self._gauge = columns, ring, source, gauge
+        self._columns, self._ring, self._source, self._metrics = columns, ring, source, metrics
         if registered is not None:
             for action in registered.take_over():
                 pool.grace.after(action)
@@ -51,7 +51,7 @@ class PublishedCopies:
             return False
         self._columns.tier[row] = Tier.NONE
         self._pool.retire(int(self._columns.slot[row]))
-        self._gauge[Metric.EVICTIONS] += 1
+        self._metrics[Metric.EVICTIONS] += 1
         self._ring.put(Event.EVICTED, row, self._source.size(row))
         return True
 
@@ -73,7 +73,7 @@ class PublishedCopies:
         columns.disk[row] = tier
         return True
 
-    def tell_on_disk(self, rows: list[int], tier: int) -> None:
+    def report_on_disk(self, rows: list[int], tier: int) -> None:
         """Put the events of copies that were adopted, and are still there."""
         for row in rows:
             if self._columns.disk[row] == tier:
@@ -111,7 +111,7 @@ class AdoptedCopies:
             found = zip(rows, checks, strict=True)
             return [row for row, check in found if not self._copies.adopt_disk(row, tier, check)]
 
-    def tell(self, rows: list[int], tier: int) -> None:
+    def report(self, rows: list[int], tier: int) -> None:
         """Put the events of copies that were adopted."""
         with self._lock:
-            self._copies.tell_on_disk(rows, tier)
+            self._copies.report_on_disk(rows, tier)

@@ -327,9 +327,9 @@ class ReadsBeside:
     which the slots are used."""
 
     def __init__(
-        self, acting: AbstractContextManager[None], queue: ReadQueue, slots: SourceSlots, gauge: memoryview
+        self, acting: AbstractContextManager[None], queue: ReadQueue, slots: SourceSlots, metrics: memoryview
     ) -> None:  # fmt: skip
-        self._acting, self._queue, self._slots, self._gauge = acting, queue, slots, gauge
+        self._acting, self._queue, self._slots, self._metrics = acting, queue, slots, metrics
 
     def begin(self, size: int) -> bool:
         """Begin a read of so many bytes, 0 to open a file, if a slot is free; return False if none is."""
@@ -337,7 +337,7 @@ class ReadsBeside:
             if self._slots.ready <= 0:
                 return False
             self._slots.begin(PREFETCH, size)
-            self._gauge[Metric.SOURCE_OPENS] += not size
+            self._metrics[Metric.SOURCE_OPENS] += not size
             return True
 
     def end(self, size: int) -> None:
@@ -345,4 +345,4 @@ class ReadsBeside:
         with self._acting:
             self._slots.end(PREFETCH)
             self._queue.slot_is_free()
-            self._gauge[Metric.SOURCE_READ_BYTES] += size
+            self._metrics[Metric.SOURCE_READ_BYTES] += size

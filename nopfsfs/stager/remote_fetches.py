@@ -22,9 +22,9 @@ from nopfsfs.protocol.stager_peer import (
     MARGIN_S,
     PREFETCHES_A_PAIR,
     UNDER_WAY_BYTES,
-    Kind,
+    LeaseStatus,
     Record,
-    Status,
+    RecordKind,
     limit_s,
 )
 from nopfsfs.stager.extents import ExtentPool
@@ -42,11 +42,11 @@ HEDGED_MOST = 1 << 20
 HEDGE_AGAIN_S = 0.02  # from a late answer that is waited for to the next look: the node may be down by then
 HUNG_AFTER = 3  # requests that ran out here without any message meanwhile: the peer process itself hangs
 _FAILED = {
-    Status.NO: Metric.PEER_REFUSED, Status.LATE: Metric.PEER_LATE, Status.CORRUPT: Metric.PEER_CORRUPT,
-    Status.LOST: Metric.PEER_REFUSED,
+    LeaseStatus.NO: Metric.PEER_REFUSED, LeaseStatus.LATE: Metric.PEER_LATE, LeaseStatus.CORRUPT: Metric.PEER_CORRUPT,
+    LeaseStatus.LOST: Metric.PEER_REFUSED,
 }  # fmt: skip
-_GO_ON = (Status.COMING, Status.SENDING)
-_LAST = max(Status)
+_GO_ON = (LeaseStatus.COMING, LeaseStatus.SENDING)
+_LAST = max(LeaseStatus)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,10 +69,10 @@ class RemoteFetches:
 
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, loads: WholeLoads, lanes: LoadLanes, outbox: PeerOutbox, *,
-        columns: Columns, source: Source, gauge: memoryview, poke: Callable[[], None], clock: Callable[[], float],
+        columns: Columns, source: Source, metrics: memoryview, poke: Callable[[], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._pool, self._queue, self._loads, self._lanes, self._outbox = pool, queue, loads, lanes, outbox
-        self._source, self._gauge = source, gauge
+        self._source, self._metrics = source, metrics
         self._holder, self._disk, self._n = columns.holder, columns.disk, len(columns.holder)
         self._version = columns.version
         self._poke, self._clock = poke, clock
@@ -175,13 +175,13 @@ class RemoteFetches:
         """Ask for a load from another node that a reader waits for, or hurry its request."""
         fetch = self._fetches.get(load.ask)
         if fetch is None:
-            self._outbox.send(Kind.ASK, [self._request(load, urgent=True)])
+            self._outbox.send(RecordKind.ASK, [self._request(load, urgent=True)])
         elif not fetch.urgent:
             fetch.urgent = True
             self._expect(load.ask, fetch, now=self._lanes.is_down(fetch.node))
             if fetch.coming or fetch.sending:  # as for one who asks now
                 fetch.due = min(fetch.due, self._clock() + self._limit(fetch))
-            self._outbox.send(Kind.HURRY, [(load.ask,)])
+            self._outbox.send(RecordKind.HURRY, [(load.ask,)])
 
     def send_next(self) -> None:
         """Ask for the rows that wait, as far as the bounds allow; read them here where no node may be asked."""
@@ -203,7 +203,7 @@ class RemoteFetches:
             elif (load := self._loads.begin_prefetch(row, node)) is not None:
                 requests.append(self._request(load, urgent=False))
         if requests:
-            self._outbox.send(Kind.ASK, requests)
+            self._outbox.send(RecordKind.ASK, requests)
 
     def _next(self) -> tuple[int, int] | None:
         """The row that has waited longest of those whose node may be asked for more, and its node."""
@@ -266,26 +266,26 @@ class RemoteFetches:
                 self._ignore(f"an answer to request {number} of status {status}")
             elif status in _GO_ON:
                 self._goes_on(number, fetch, status)
-            elif status == Status.OK and not held:
+            elif status == LeaseStatus.OK and not held:
                 self._end(number)
                 self._lanes.answered(fetch.node)
                 self._loads.arrived(fetch.load, check, int((self._clock() - fetch.began) * 1e9))
             else:
                 # Bytes that have come, and may yet be written to, are not used.
-                if status == Status.LATE:
+                if status == LeaseStatus.LATE:
                     self._lanes.late(fetch.node, fetch.began)
                 else:
                     self._lanes.answered(fetch.node)
-                self._give_up(number, _FAILED.get(Status(status), Metric.PEER_CORRUPT), held=bool(held))
+                self._give_up(number, _FAILED.get(LeaseStatus(status), Metric.PEER_CORRUPT), held=bool(held))
 
     def _answered_late(self, number: int, status: int) -> None:
         """Note an answer to a request that went on from the source."""
         fetch = self._hedged.get(number)
         if fetch is None:
             return
-        if status == Status.OK and not fetch.coming:
+        if status == LeaseStatus.OK and not fetch.coming:
             self._lanes.answered_late(fetch.load, fetch.node, self._clock() - fetch.began)
-        elif status != Status.LATE:
+        elif status != LeaseStatus.LATE:
             if not fetch.coming:
                 fetch.coming, fetch.due = True, self._clock() + self._limit(fetch)
             self._lanes.answered(fetch.node)
@@ -296,7 +296,7 @@ class RemoteFetches:
         self._lanes.answered(fetch.node)
         if fetch.coming or fetch.sending:
             return
-        if status == Status.SENDING:
+        if status == LeaseStatus.SENDING:
             fetch.sending = True
         else:
             fetch.coming = True
@@ -327,7 +327,7 @@ class RemoteFetches:
             del self._hedged[number]
         if late or kept:
             self._run_out(late, len(late) + len(kept))
-            self._outbox.send(Kind.GIVE_UP, [(number,) for number in (*late, *kept)])
+            self._outbox.send(RecordKind.GIVE_UP, [(number,) for number in (*late, *kept)])
 
     def _run_out(self, late: list[int], count: int) -> None:
         """Give up requests without an answer in time; `count`: those included that readers wait for no more."""
@@ -356,7 +356,7 @@ class RemoteFetches:
                 fetch.late, fetch.missed = now + HEDGE_AGAIN_S, True
                 heapq.heappush(self._late, (fetch.late, number))
         if long:
-            self._outbox.send(Kind.GIVE_UP, [(number,) for number in long])
+            self._outbox.send(RecordKind.GIVE_UP, [(number,) for number in long])
 
     def _end(self, number: int) -> _RemoteFetch:
         fetch = self._fetches.pop(number)
@@ -370,7 +370,7 @@ class RemoteFetches:
         """Read from the source what does not come, and count it. `held`: its extent may still be written to."""
         load = self._end(number).load
         if metric is not None:
-            self._gauge[metric] += 1
+            self._metrics[metric] += 1
         if held:
             self._held[number] = load.arena, load.length
             self._held_bytes += load.length

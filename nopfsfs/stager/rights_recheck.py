@@ -42,12 +42,12 @@ class Recheck:
     """`run` is the body of its thread, which starts the others. `request` may be called from any thread."""
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauge: memoryview, changes: ChangedFiles, notices: AttributeNotices,
+        self, *, index: Index, columns: Columns, metrics: memoryview, changes: ChangedFiles, notices: AttributeNotices,
         period_s: float, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
         """`period_s`: all files are looked at within this; 0: only on request. `guarded`: that of `changes`."""
         self._guarded = guarded
-        self._index, self._columns, self._gauge = index, columns, gauge
+        self._index, self._columns, self._metrics = index, columns, metrics
         self._changes, self._notices = changes, notices
         self._period_s = period_s or math.inf
         self._lock = threading.Lock()
@@ -81,11 +81,11 @@ class Recheck:
             while not self._requested.empty():
                 schedule.request(self._requested.get())
             given = self._tick(schedule)
-            self._gauge[Metric.RECHECK_POSITION] = schedule.files.place
+            self._metrics[Metric.RECHECK_POSITION] = schedule.files.place
             if schedule.files.rounds != rounds:
                 rounds = schedule.files.rounds
-                self._gauge[Metric.RECHECK_TOOK_MS] = int(1000 * schedule.files.took_s)
-                self._gauge[Metric.RECHECK_ENDED_S] = int(time.time())
+                self._metrics[Metric.RECHECK_TOOK_MS] = int(1000 * schedule.files.took_s)
+                self._metrics[Metric.RECHECK_ENDED_S] = int(time.time())
             self._wake.wait(_TICK_S if given >= _MANY or self._last else _IDLE_TICK_S)
             self._wake.clear()
         self._lookers.stop()
@@ -99,8 +99,8 @@ class Recheck:
             self._lookers.put(partial(self._look, row))
         stuck = self._lookers.replace_stuck()
         shut = self._guarded is not None and self._guarded.shut
-        self._gauge[Metric.RECHECK_STATE] = stuck | (RECHECK_SHUT if shut else 0)
-        if schedule.given_out > (self._last or (self._gauge[Metric.RECHECK_ANSWERED], 0))[0]:
+        self._metrics[Metric.RECHECK_STATE] = stuck | (RECHECK_SHUT if shut else 0)
+        if schedule.given_out > (self._last or (self._metrics[Metric.RECHECK_ANSWERED], 0))[0]:
             self._last = (schedule.given_out, self._lookers.last)
         self._answer()
         return len(rows)
@@ -111,7 +111,7 @@ class Recheck:
             return
         request, last = self._last
         if not self._lookers.lasts(last, GIVEN_UP_S) and self._notices.told(self._notices.given):
-            self._gauge[Metric.RECHECK_ANSWERED] = request
+            self._metrics[Metric.RECHECK_ANSWERED] = request
             self._last = None
 
     def _files_in_use(self) -> Rows:
@@ -145,8 +145,8 @@ class Recheck:
             failed = True
             log.exception("looking at row %d again failed", row)
         with self._lock:  # the metrics have several writers here
-            self._gauge[Metric.RECHECK_LOOKED] += 1
-            self._gauge[Metric.RECHECK_FOUND] += found
-            self._gauge[Metric.RECHECK_FAILED] += failed
+            self._metrics[Metric.RECHECK_LOOKED] += 1
+            self._metrics[Metric.RECHECK_FOUND] += found
+            self._metrics[Metric.RECHECK_FAILED] += failed
         if self._last is not None:
             self._wake.set()

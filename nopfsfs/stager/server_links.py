@@ -48,7 +48,7 @@ class ServerLinks:
             self._send(link, Answer(0, 0, 0, 0))
         return link
 
-    def gone(self, link: int) -> None:
+    def remove(self, link: int) -> None:
         """Remove a server whose process has ended."""
         with self._lock:
             sock = self._sockets.pop(link)

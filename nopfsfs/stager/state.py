@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy import left_alone
-from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
+from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.protocol.stager_peer import Kind, Record
+from nopfsfs.protocol.stager_peer import Record, RecordKind
 from nopfsfs.stager.demands import Demands
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.large.block_copies import BlockCopies, LargeSetup
@@ -48,7 +48,7 @@ class StagerState:
     """All parts under one lock. Any thread may call the public methods."""
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauges: MetricBlock, ring: Ring, arena: Arena, source: Source,
+        self, *, index: Index, columns: Columns, metrics: memoryview, ring: Ring, arena: Arena, source: Source,
         concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool], block: int = BLOCK,
         range_block: int = RANGE_BLOCK, poke: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic, young: YoungFiles | None = None,
@@ -57,7 +57,7 @@ class StagerState:
     ) -> None:  # fmt: skip
         """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`: the
         copies on disk that the kernel reads itself. `kept`: rows whose copies outlive mounts. `large`: as it says."""
-        gauge = self._gauge = gauges.block
+        self._metrics = metrics
         self._ring, self._disk, self._n = ring, columns.disk, index.n
         self._lock = threading.Lock()
         self._acting = SettledLock(self._lock, self._settle)
@@ -66,30 +66,30 @@ class StagerState:
         self._stopped = False
         self.tiers = left_alone.Tiers(clock)  # disk tiers that are bypassed
         workers = self._workers = Workers(clock, index.src_dev.data.__getitem__, max(1, len(index.devices)))
-        pool = self._pool = ExtentPool(arena, gauge, ask_grace)
-        self._slots = SourceSlots(concurrency, gauge, clock)
+        pool = self._pool = ExtentPool(arena, metrics, ask_grace)
+        self._slots = SourceSlots(concurrency, metrics, clock)
         queue = self._queue = ReadQueue(self._slots, workers)
-        self.beside = ReadsBeside(self._acting, queue, self._slots, gauge)
-        lanes = lanes or LoadLanes(gauge, clock)
-        self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
+        self.beside = ReadsBeside(self._acting, queue, self._slots, metrics)
+        lanes = lanes or LoadLanes(metrics, clock)
+        self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, metrics=metrics)
         self.adopted = AdoptedCopies(self._lock, self._copies)
         loads = self._loads = WholeLoads(
-            pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
+            pool, queue, index=index, columns=columns, metrics=metrics, ring=ring, source=source, answer=answer,
             left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young, kept=kept,
         )  # fmt: skip
         copies = self._block_copies = BlockCopies(large, columns, ring, source, pool, self.tiers, range_block, clock)
         ranges = self._ranges = RangeLoads(pool, queue, source, copies, range_block)
         self.large = LargeCopies(self._acting, copies, pool, ranges, queue, columns=columns, ring=ring, clock=clock)
-        self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)
+        self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, metrics=metrics, clock=clock)
         outbox = self._outbox = PeerOutbox(poke)
         remote = self._remote = RemoteFetches(
-            pool, queue, loads, lanes, outbox, columns=columns, source=source, gauge=gauge, poke=poke, clock=clock
+            pool, queue, loads, lanes, outbox, columns=columns, source=source, metrics=metrics, poke=poke, clock=clock
         )
         self._leases = Leases(
-            pool, loads, outbox, index=index, columns=columns, source=source, gauge=gauge, poke=poke, clock=clock
+            pool, loads, outbox, index=index, columns=columns, source=source, metrics=metrics, poke=poke, clock=clock
         )
         self._demands = Demands(
-            queue, workers, loads, ranges, remote, copies, index=index, columns=columns, source=source, gauge=gauge,
+            queue, workers, loads, ranges, remote, copies, index=index, columns=columns, source=source, metrics=metrics,
             answer=answer, clock=clock,
         )  # fmt: skip
 
@@ -232,17 +232,17 @@ class StagerState:
             self._leases.detach()
             self._remote.detach()
 
-    def peer_message(self, kind: Kind, records: Sequence[Record]) -> None:
+    def peer_message(self, kind: RecordKind, records: Sequence[Record]) -> None:
         """Take a message of the peer process."""
         with self._acting:
             self._remote.peer_lives()
-            if kind == Kind.GOT:
+            if kind == RecordKind.GOT:
                 self._remote.received(records)
-            elif kind == Kind.FREED:
+            elif kind == RecordKind.FREED:
                 self._remote.freed(records)
-            elif kind == Kind.LEND:
+            elif kind == RecordKind.LEND:
                 self._leases.requested(records)
-            elif kind == Kind.BACK:
+            elif kind == RecordKind.BACK:
                 self._leases.returned(records)
 
     def flush_peer(self, link: PeerLink) -> None:
@@ -352,7 +352,7 @@ class StagerState:
                 self._slots.ended_well(load.size_of(block), took_ns, worker.since)
             elif error != errno.ESTALE and self._workers.was_long(took_ns / 1e9):
                 self._loads.left_alone.hung(load.row)
-            self._gauge[Metric.SOURCE_OPENS] += load.file.new_opens()  # first: who is answered may look at the counts
+            self._metrics[Metric.SOURCE_OPENS] += load.file.new_opens()  # first: who is answered may look at the counts
             last = self._loads.block_ended(load, block, error, took_ns)
             if last and not load.needs_checksum:
                 self._finish(load)

@@ -29,10 +29,10 @@ class StuckReads:
 
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, *,
-        tiers: Tiers, gauge: memoryview, clock: Callable[[], float],
+        tiers: Tiers, metrics: memoryview, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._pool, self._queue, self._workers, self._loads, self._ranges = pool, queue, workers, loads, ranges
-        self._tiers, self._gauge, self._clock = tiers, gauge, clock
+        self._tiers, self._metrics, self._clock = tiers, metrics, clock
         self._counted_at = 0.0
 
     def check(self) -> bool:
@@ -52,11 +52,11 @@ class StuckReads:
         for worker in self._workers.stuck_while_others_end():
             self._queue.give_on(worker)
         self._count()
-        return self._workers.busy or bool(self._gauge[Metric.LEFT_ALONE] or self._gauge[Metric.DISKS_BYPASSED])
+        return self._workers.busy or bool(self._metrics[Metric.LEFT_ALONE] or self._metrics[Metric.DISKS_BYPASSED])
 
     def _leave_disk(self, worker: Worker, load: Load) -> None:
         """Read the source instead of a disk tier that does not answer."""
-        self._gauge[Metric.DISK_LATE] += 1
+        self._metrics[Metric.DISK_LATE] += 1
         if worker.disk not in self._tiers:
             log.warning("disk tier %d does not answer; the source is read instead", worker.disk)
         self._tiers.hung(worker.disk)
@@ -84,11 +84,11 @@ class StuckReads:
         self._pool.free(lost)
 
     def _count(self) -> None:
-        gauge, workers = self._gauge, self._workers
-        gauge[Metric.STUCK_READS] = workers.stuck - self._tiers.stuck
-        gauge[Metric.SPARE_WORKERS] = workers.spare
-        gauge[Metric.STUCK_EVER] += workers.take_found()
+        metrics, workers = self._metrics, self._workers
+        metrics[Metric.STUCK_READS] = workers.stuck - self._tiers.stuck
+        metrics[Metric.SPARE_WORKERS] = workers.spare
+        metrics[Metric.STUCK_EVER] += workers.take_found()
         if (now := self._clock()) >= self._counted_at + COUNT_S:  # it may be a long list
             self._counted_at = now
-            gauge[Metric.LEFT_ALONE] = len(self._loads.left_alone)
-        gauge[Metric.DISKS_BYPASSED] = len(self._tiers)
+            metrics[Metric.LEFT_ALONE] = len(self._loads.left_alone)
+        metrics[Metric.DISKS_BYPASSED] = len(self._tiers)

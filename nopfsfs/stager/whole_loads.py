@@ -54,13 +54,13 @@ class WholeLoads:
     """
 
     def __init__(
-        self, pool: ExtentPool, queue: ReadQueue, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring,
+        self, pool: ExtentPool, queue: ReadQueue, *, index: Index, columns: Columns, metrics: memoryview, ring: Ring,
         source: Source, answer: Callable[[Answer], None], left_alone: LeftAlone, tiers: Tiers, lanes: LoadLanes,
         block: int = BLOCK, young: YoungFiles | None = None, kept: KeptRows | None = None,
     ) -> None:  # fmt: skip
         self._pool, self._queue = pool, queue
         self._index, self._columns, self._ring, self._source = index, columns, ring, source
-        self._gauge, self._answer = gauge, answer
+        self._metrics, self._answer = metrics, answer
         self._block = block
         self.left_alone, self._tiers, self._lanes = left_alone, tiers, lanes
         self._young, self._kept = young, kept
@@ -80,7 +80,7 @@ class WholeLoads:
         if not self._index.n_dirs <= row < self._index.n:
             return None
         if row in self._loads:
-            self._gauge[Metric.FETCHES_DONE] += 1
+            self._metrics[Metric.FETCHES_DONE] += 1
             if self._loads[row].stuck:
                 self._ring.put(Event.STUCK, row)
             return None
@@ -91,13 +91,13 @@ class WholeLoads:
         elif (load := self._begin(row, prefetch=True, node=node)) is not None:
             return load
         else:
-            self._gauge[Metric.NO_ROOM] += 1
+            self._metrics[Metric.NO_ROOM] += 1
             self.fetch_ended(row, Event.FAILED, errno.ENOSPC)
         return None
 
     def fetch_ended(self, row: int, event: Event, value: int) -> None:
         """Report how a fetch without a load ended."""
-        self._gauge[Metric.FETCHES_DONE] += 1
+        self._metrics[Metric.FETCHES_DONE] += 1
         self._ring.put(event, row, value)
 
     def begin_demanded(self, row: int, node: int | None = None) -> Load | None:
@@ -197,7 +197,7 @@ class WholeLoads:
                 load.arena = self._pool.allocate(load.length)
             except NoRoom:
                 load.arena = NOWHERE
-                self._gauge[Metric.NO_ROOM] += 1
+                self._metrics[Metric.NO_ROOM] += 1
                 self._fail(load, errno.ENOSPC)
                 self.finish(load)
                 return
@@ -243,7 +243,7 @@ class WholeLoads:
         load.running -= 1
         if error:
             if error != errno.ESTALE:
-                self._gauge[Metric.SOURCE_ERRORS] += 1
+                self._metrics[Metric.SOURCE_ERRORS] += 1
                 self._lanes.source_failed()
             if error != errno.ESTALE and self.has_copy(load):
                 self.read_copy(load, anew=False)
@@ -282,19 +282,19 @@ class WholeLoads:
         load.waiters.clear()
 
     def _count(self, load: Load, size: int, took_ns: int) -> None:
-        gauge = self._gauge
+        metrics = self._metrics
         if not load.from_disk and load.from_peer is None:
-            gauge[Metric.SOURCE_READ_BYTES] += size
+            metrics[Metric.SOURCE_READ_BYTES] += size
         if len(load.blocks) > 1 or not load.whole:
             if load.origin() == Origin.SOURCE:
                 self._lanes.block_read(size, took_ns / 1e9)
             return  # the cost of a file that is read at once is measured on such files alone
         self._lanes.end(load, took_ns / 1e9)
         fetches, fetched, ns, took = _FETCHES[load.origin()]
-        gauge[fetches] += 1
-        gauge[fetched] += size
-        gauge[ns] += took_ns
-        gauge[took + bucket_of(took_ns)] += 1
+        metrics[fetches] += 1
+        metrics[fetched] += size
+        metrics[ns] += took_ns
+        metrics[took + bucket_of(took_ns)] += 1
 
     def finish(self, load: Load) -> None:
         """Publish a complete staged copy, or clear away a failed one."""
@@ -303,7 +303,7 @@ class WholeLoads:
         self._lanes.end(load)
         self.ended.append(row)
         if load.prefetch:
-            self._gauge[Metric.FETCHES_DONE] += 1
+            self._metrics[Metric.FETCHES_DONE] += 1
         if load.failed or self._columns.stale[row] or self._columns.version[row] != load.version:
             if load.arena != NOWHERE:
                 self._pool.retire(load.arena)
@@ -323,10 +323,10 @@ class WholeLoads:
 
     def _count_staged(self, load: Load, *, again: bool) -> None:
         """Count a copy that is staged whole. `again`: one of the same version had been staged before."""
-        gauge, origin = self._gauge, load.origin()
+        metrics, origin = self._metrics, load.origin()
         files, size = _STAGED[origin]
         for metric, count in (
             (Metric.STAGED_FILES, 1), (Metric.STAGED_BYTES, load.length), (files, 1), (size, load.length)
         ):  # fmt: skip
-            gauge[metric] += count
-        gauge[Metric.SECOND_READS] += again and origin == Origin.SOURCE
+            metrics[metric] += count
+        metrics[Metric.SECOND_READS] += again and origin == Origin.SOURCE

@@ -62,10 +62,10 @@ class YoungFiles:
     """Notes what is read of young files, and compares it later. `clock_ns`: ns since 1970."""
 
     def __init__(
-        self, *, source: Source, columns: Columns, gauge: memoryview, file_system: FileSystem | None, n: int,
+        self, *, source: Source, columns: Columns, metrics: memoryview, file_system: FileSystem | None, n: int,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
-        self._source, self._columns, self._gauge, self._clock_ns = source, columns, gauge, clock_ns
+        self._source, self._columns, self._metrics, self._clock_ns = source, columns, metrics, clock_ns
         network = file_system is not None and file_system.is_network
         self.age_ns = int((NETWORK_S if network else LOCAL_S) * 1e9)
         self._sure = np.zeros(n, np.uint32)  # 1 + the version of the row that was compared well; 0: none was
@@ -153,7 +153,7 @@ class YoungFiles:
                 self._overflowed = True
                 return
             heapq.heappush(self._parts, part)
-            self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
+            self._metrics[Metric.YOUNG_PARTS] = len(self._parts)
             self._wake.notify()
 
     # ---- comparing ----------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class YoungFiles:
 
     def _pop(self) -> _Part:
         part = heapq.heappop(self._parts)
-        self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
+        self._metrics[Metric.YOUNG_PARTS] = len(self._parts)
         return part
 
     def _compare_apart(self, part: _Part, changed: Take, renew: Take) -> None:
@@ -222,7 +222,7 @@ class YoungFiles:
 
     def _count(self, metric: Metric, by: int) -> None:
         with self._wake:  # these have several writers here
-            self._gauge[metric] += by
+            self._metrics[metric] += by
 
     def _add_again(self, part: _Part) -> None:
         self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))

@@ -14,13 +14,13 @@ from nopfsfs.tiers.arena import punch
 
 
 class Arenas:
-    """Owns the descriptor `arena` of `fds`, the mount's shared memory. `gauge`, the supervisor's, says which arena the
-    column `slot` speaks of: servers that are left alone while it changes may hold one or the other."""
+    """Owns the descriptor `arena` of `fds`, the mount's shared memory. `metrics`, the supervisor's, says of which arena
+    the column `slot` speaks: servers that are left alone while it changes may hold one or the other."""
 
-    def __init__(self, fds: dict[str, int], gauge: memoryview, create: Callable[[], int]) -> None:
+    def __init__(self, fds: dict[str, int], metrics: memoryview, create: Callable[[], int]) -> None:
         if "arena" not in fds:
             fds["arena"] = create()
-        self._fds, self._gauge, self._create = fds, gauge, create
+        self._fds, self._metrics, self._create = fds, metrics, create
         self._next = -1
         self.spoiled = False  # a process that never runs again may yet write to it
 
@@ -29,12 +29,12 @@ class Arenas:
         `slot` speaks of the other one: then nothing is staged by the column `tier`."""
         if self.number != number:
             tier[:] = Tier.NONE
-            self._gauge[Metric.ARENA_NUMBER] = number
+            self._metrics[Metric.ARENA_NUMBER] = number
 
     @property
     def number(self) -> int:
         """The number of the arena that is used."""
-        return int(self._gauge[Metric.ARENA_NUMBER])
+        return int(self._metrics[Metric.ARENA_NUMBER])
 
     def spoil(self) -> None:
         """The next stager must have another arena."""
@@ -54,5 +54,5 @@ class Arenas:
         os.dup2(self._next, arena, inheritable=False)  # the number stays: it stands in more than one place
         os.close(self._next)
         self._next = -1
-        self._gauge[Metric.ARENA_NUMBER] = self.number + 1
+        self._metrics[Metric.ARENA_NUMBER] = self.number + 1
         self.spoiled = False

@@ -27,7 +27,7 @@ from nopfsfs.policy.page_cache_audit import PageCacheAudit
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.supervisor.server_rings import SeenOpens, ServerRings
 from nopfsfs.supervisor.stager_socket import StagerSocket
@@ -56,16 +56,16 @@ _BACKED = Event.BACKED
 
 class EventLoop:
     """Owns the follower and the policy. One task. `tier`: the column of that name, by which what is staged is known
-    when events were lost. `gauge`: the supervisor's block. `strays` is called with rows that were staged and live on
+    when events were lost. `metrics`: the supervisor's block. `strays` is called with rows that were staged and live on
     another node. `holds_back`: nothing is fetched ahead before `fetch_ahead` is called."""
 
     def __init__(
         self, server_rings: ServerRings, stager_ring: Ring, policy: NodePolicy, tier: npt.NDArray[np.uint8],
-        gauge: memoryview, stager: StagerSocket, outages: Outages, signal: ProgressSignal, *,
+        metrics: memoryview, stager: StagerSocket, outages: Outages, signal: ProgressSignal, *,
         strays: Callable[[list[int]], None] = lambda rows: None, holds_back: bool = False,
     ) -> None:  # fmt: skip
         self._server_rings, self._stager_ring, self._stager = server_rings, stager_ring, stager
-        self._tier, self._gauge, self._signal, self.outages = tier, gauge, signal, outages
+        self._tier, self._metrics, self._signal, self.outages = tier, metrics, signal, outages
         self._strays, self.holds_back = strays, holds_back
         self.policy = policy
         policy.foresee(self._next_uses)
@@ -122,12 +122,12 @@ class EventLoop:
         self._generation = -1  # generations of two followers say nothing of each other
         self.awaiting_plan = False
         if follower is not None:
-            self._signal.tell(follower)
+            self._signal.inform(follower)
 
     @property
     def observed(self) -> int:
         """Opens that were seen here, or by a supervisor before."""
-        return int(self._gauge[Metric.OBSERVED])
+        return int(self._metrics[Metric.OBSERVED])
 
     @property
     def pending(self) -> int:
@@ -271,7 +271,7 @@ class EventLoop:
             return False  # the rings keep what is read before there is a plan to hold it against
         kinds, rows, values, times = self._server_rings.take(EVENTS_AT_ONCE, self._signal.until)
         opened = kinds == _OPEN
-        self._gauge[Metric.OBSERVED] += int(np.count_nonzero(opened))
+        self._metrics[Metric.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows)
         if shown is not None:
             opened &= shown
@@ -301,7 +301,7 @@ class EventLoop:
             told, foreseen = follower.stood_for, follower.predicted_for
             predicted = follower.observe(rows, self._readers.processes(threads))
             if all_show:
-                self._gauge[Metric.PREDICTED] += int(np.count_nonzero(predicted))
+                self._metrics[Metric.PREDICTED] += int(np.count_nonzero(predicted))
             else:
                 self._signal.told(len(rows), follower.stood_for - told, follower.predicted_for - foreseen)
             self._say_state(follower.status())
@@ -328,14 +328,14 @@ class EventLoop:
             log.info("what is read of %s follows no order that is known; staging what is left of it", status.dataset)
 
     async def _send(self) -> bool:
-        """Send what the policy orders. True: there was anything."""
+        """Send the commands of the policy. True: there was anything."""
         commands = self.policy.take_commands()
         if not self._stager.attached:
-            for do, rows, _ in commands:
-                self._refuse(do, rows)
+            for command, rows, _ in commands:
+                self._refuse(command, rows)
             return False
-        for do, rows, value in commands:
-            await self._stager.send(Order(do), np.asarray(rows, np.int64), value)
+        for command, rows, value in commands:
+            await self._stager.send(command, np.asarray(rows, np.int64), value)
         return bool(commands)
 
     async def _audit_pages(self) -> None:
@@ -354,19 +354,19 @@ class EventLoop:
         rows = self.audit.choose(position, upcoming)
         self._audited = self.audit.looked_at if rows else -1
         if rows:
-            await self._stager.command(Order.LOOK, np.array(rows, np.int64))
+            await self._stager.command(StagerCommand.LOOK, np.array(rows, np.int64))
 
     def _next_uses(self, rows: Rows) -> Rows:
         return self.follower.next_uses(rows) if self.follower is not None else nothing_known(rows)
 
-    def _refuse(self, do: int, rows: list[int]) -> None:
+    def _refuse(self, command: StagerCommand, rows: list[int]) -> None:
         """Without a stager nothing is fetched or pushed; the server reads the source itself."""
         for row in rows:
-            if do == Order.FETCH:
+            if command == StagerCommand.FETCH:
                 self.policy.fetch_failed(row)
-            elif do == Order.PUSH:
+            elif command == StagerCommand.PUSH:
                 self.policy.push_failed(row)
-            elif do in (Order.TO_DISK, Order.COPY_LARGE):
+            elif command in (StagerCommand.TO_DISK, StagerCommand.COPY_LARGE):
                 self.policy.off_disk(row, again=True)
 
     def plan_status(self, config: MountConfig) -> tuple[dict[str, Any], int]:
@@ -378,7 +378,7 @@ class EventLoop:
         status = dataclasses.asdict(self.follower.status())
         return status, int(status.pop("k", 0))
 
-    def furthest(self, count: int) -> Rows:
+    def last_used_first(self, count: int) -> Rows:
         """Rows in the order in which they can be spared: those whose next use is furthest away first."""
         held = self.policy.held()
         follower = self.follower

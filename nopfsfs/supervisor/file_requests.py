@@ -34,8 +34,8 @@ AnyRequest = WarmRequest | DropRequest | CheckRequest
 class RequestFeed:
     """Records of what becomes of a request: a `Feed` of the control socket."""
 
-    def __init__(self, index: Index, request: AnyRequest, stager_gauge: memoryview) -> None:
-        self._index, self._request, self._gauge = index, request, stager_gauge
+    def __init__(self, index: Index, request: AnyRequest, stager_metrics: memoryview) -> None:
+        self._index, self._request, self._metrics = index, request, stager_metrics
         self._pause_s = FIRST_PAUSE_S
         self._progress: tuple[object, ...] = ()
         self._progress_at = self._retried_at = trio.current_time()
@@ -60,13 +60,13 @@ class RequestFeed:
 
     def _see_progress(self) -> None:
         """Give the request up when nothing has moved for STALLED_S. A large file that is read moves, too."""
-        request, gauge = self._request, self._gauge
+        request, metrics = self._request, self._metrics
         now = trio.current_time()
         if now - self._retried_at > RETRY_S:
             self._retried_at = now
             request.retry()
         if request.reads:
-            self._read = gauge[Metric.SOURCE_READ_BYTES]
+            self._read = metrics[Metric.SOURCE_READ_BYTES]
         progress = (*(tally.files for tally in request.tallies().values()), self._read)
         if progress != self._progress:
             self._progress, self._progress_at = progress, now
@@ -85,10 +85,10 @@ class _Asked:
 
 
 class FileRequests:
-    """The requests of all callers, one each. `stager_gauge`: the stager's block."""
+    """The requests of all callers, one each. `stager_metrics`: the stager's block."""
 
-    def __init__(self, index: Index, loop: EventLoop, stager_gauge: memoryview) -> None:
-        self._index, self._loop, self._gauge = index, loop, stager_gauge
+    def __init__(self, index: Index, loop: EventLoop, stager_metrics: memoryview) -> None:
+        self._index, self._loop, self._metrics = index, loop, stager_metrics
         self._asked: dict[Caller, _Asked] = {}
 
     async def answer(self, said: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class FileRequests:
                 wrong.append((number, "is no file name" if isinstance(error, UnicodeError) else str(error)))
         if follow:
             request.complete = True
-            caller.feed = RequestFeed(self._index, request, self._gauge)
+            caller.feed = RequestFeed(self._index, request, self._metrics)
         return {"asked": request.figures()["asked"], "wrong": wrong}
 
     def _begin(self, command: str, caller: Caller) -> _Asked:

@@ -24,15 +24,15 @@ _DISK = (Metric.DISK_FETCHES, Metric.DISK_FETCHED_BYTES, Metric.DISK_FETCH_NS)
 
 
 class MeasuredRates:
-    """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `charges` i64[n]:
+    """`path`: of the calibration, None: there is none. `metrics`: the stager's block. `charges` i64[n]:
     bytes that each file takes, 0 for a row that is none. `disks`: whether there are tiers on disk."""
 
-    def __init__(self, path: str | None, gauge: memoryview, charges: NDArray[np.int64], *, disks: bool) -> None:
+    def __init__(self, path: str | None, metrics: memoryview, charges: NDArray[np.int64], *, disks: bool) -> None:
         self._disks = disks
         self.calibrated = _read(path)
-        self._gauge = gauge
+        self._metrics = metrics
         self._observed = Observed(self.calibrated, int(charges.sum()) / max(1, int(np.count_nonzero(charges))))
-        self._before = {name: int(gauge[name]) for name in (*_SOURCE, *_DISK)}
+        self._before = {name: int(metrics[name]) for name in (*_SOURCE, *_DISK)}
 
     @property
     def lanes(self) -> dict[str, int]:
@@ -42,7 +42,7 @@ class MeasuredRates:
     def look(self) -> bool:
         """Take in what was fetched since the last look; whether it pays to keep copies on disk."""
         for service, names in ((self._observed.source, _SOURCE), (self._observed.disk, _DISK)):
-            now = [int(self._gauge[name]) for name in names]
+            now = [int(self._metrics[name]) for name in names]
             files, size, nanoseconds = (new - self._before[name] for new, name in zip(now, names, strict=True))
             self._before |= dict(zip(names, now, strict=True))
             service.see(files, size, nanoseconds / 1e9)

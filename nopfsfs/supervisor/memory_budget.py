@@ -10,7 +10,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.policy import budget
 from nopfsfs.protocol.columns import Metric
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.node_promises import NodePromises
@@ -36,7 +36,7 @@ def configured_bytes(config: MountConfig, given: int | None, data: int, node: No
 
 class MemoryBudget:
     """Bytes that the mount may take: `configured`, and `allowed` now. `data`: what all files cost; `page_cache`: of the
-    configuration; `stager`: its gauges; `processes`: the number of those still to be started; `node`: where others see
+    configuration; `stager`: its metrics; `processes`: the number of those still to be started; `node`: where others see
     what this mount was promised."""
 
     def __init__(
@@ -52,7 +52,7 @@ class MemoryBudget:
             log.warning(
                 "the memory budget is %d MiB for now, not %d: there is no more", self.allowed >> 20, configured >> 20
             )
-        node.tell(self.allowed, stager[Metric.ARENA_USED])
+        node.promise(self.allowed, stager[Metric.ARENA_USED])
 
     @property
     def split(self) -> budget.MemorySplit:
@@ -78,7 +78,7 @@ class MemoryBudget:
                 self.configured, self.allowed, used["ram"] + used["page_cache"], found.available, found.total,
                 used["ram"], self._node.others().node,
             )  # fmt: skip
-            self._node.tell(allowed, used["ram"])
+            self._node.promise(allowed, used["ram"])
             if allowed != self.allowed or policy.total != self._data:
                 await self._resize(allowed, loop, stager)
 
@@ -99,5 +99,5 @@ class MemoryBudget:
             log.info("memory budget %d MiB, was %d MiB", allowed >> 20, self.allowed >> 20)
         self.allowed, self._data = allowed, loop.policy.total
         split = self.split
-        loop.policy.resize(split, loop.furthest(FURTHEST_LOOKED_AT))
-        await stager.command(Order.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)
+        loop.policy.resize(split, loop.last_used_first(FURTHEST_LOOKED_AT))
+        await stager.command(StagerCommand.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)

@@ -112,16 +112,16 @@ class MountConnection:
 
     # ---- the end ------------------------------------------------------------------------------------------
 
-    async def over(self, stager: StagerHandle, ours: Callable[[], list[int]]) -> None:
+    async def wait_until_over(self, stager: StagerHandle, ours: Callable[[], list[int]]) -> None:
         """Wait until the mount is over. When the mountpoint is gone, let go of the tree: then the kernel ends the
         connection as soon as nobody has the mount open. `ours()`: the processes of the mount."""
         with contextlib.closing(MountWatch(self.minor)) as watch:
-            while not await self._look(watch.gone):
+            while not await self._look(watch.unmounted):
                 # A time limit beside the event: a missed one must not leave the mount half gone.
                 with trio.move_on_after(LOOK_S):
                     await trio.lowlevel.wait_readable(watch.fileno())
         log.info("the mountpoint is gone from this namespace")
-        await stager.let_go()
+        await stager.leave_mount()
         while not is_over(self._fds["fuse"]):
             await trio.sleep(OVER_PAUSE_S)
             if stager.process.asleep:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nopfsfs.dataset.index import Index
 from nopfsfs.fuse import taken_requests
 from nopfsfs.policy import budget
-from nopfsfs.protocol.columns import SUPERVISOR, Columns, MetricBlock, ServerGauges, new_place
+from nopfsfs.protocol.columns import SUPERVISOR, Columns, MetricBlock, ServerMetrics, new_place
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.supervisor.server_rings import ServerRings
 from nopfsfs.system import end_switch
@@ -19,7 +19,7 @@ from nopfsfs.tiers.open_modes import OpenModes
 
 
 class MountMemory:
-    """Owns the descriptors of columns, gauges, modes, taken requests and end switches in `fds`, and `rings`: the
+    """Owns the descriptors of columns, metrics, modes, taken requests and end switches in `fds`, and `rings`: the
     stager's, and one for each of so many servers. All of `fds` are closed with `resources`, but for `ready` and
     `arena`."""
 
@@ -38,9 +38,9 @@ class MountMemory:
             resources.callback(close, fd)
         self.columns = Columns(fds["columns"], index.n, writable=True)
         self.charges = charges(index, self.columns)
-        self.gauge = MetricBlock(fds["gauges"], SUPERVISOR, writable=True).block
-        self.server_gauges = ServerGauges(fds["gauges"])
-        self.stager_gauge = MetricBlock(fds["gauges"], writable=False).block
+        self.metrics = MetricBlock(fds["gauges"], SUPERVISOR, writable=True).block
+        self.server_metrics = ServerMetrics(fds["gauges"])
+        self.stager_metrics = MetricBlock(fds["gauges"], writable=False).block
         self.stager_ring = Ring(self.rings[0], writable=False)
         self.server_rings = ServerRings([Ring(fd, writable=False) for fd in self.rings[1:]])
 

@@ -81,7 +81,7 @@ class NodePromises:
                 cgroup += missing * (found.cgroup == self._own[2])
         return Promised(node, cgroup) if node else NOTHING_PROMISED
 
-    def tell(self, budget: int, held: int) -> None:
+    def promise(self, budget: int, held: int) -> None:
         """Write this mount's down, where it has changed by enough. A fault costs others some knowledge, no more."""
         told = self._told
         if told is not None and told.budget == budget and abs(told.held - held) * CHANGE < budget:

@@ -22,7 +22,7 @@ from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import LAYOUT, Tier
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import control_socket
 from nopfsfs.supervisor.arenas import Arenas
@@ -86,20 +86,20 @@ class Supervisor:
         self._stager_socket = StagerSocket()
         peer, servers = self._fds.pop("peer", None), number_of_servers(config)
         self._memory = MountMemory(self._fds, self.index, servers, resources, first=self._given is None)
-        stager_gauge, costs = self._memory.stager_gauge, self._memory.charges
+        stager_metrics, costs = self._memory.stager_metrics, self._memory.charges
         data = int(costs.sum())
         node = NodePromises(self.state_dir.here, os.path.dirname(config.state_dir))
         with node.claimed():
             configured = configured_bytes(config, handoff.numbers.get("budget"), data, node)
-            self._budget = MemoryBudget(configured, data, config.page_cache, stager_gauge, 1 + servers, node)
-        self._arenas = Arenas(self._fds, self._memory.gauge, partial(arena.create, configured))
+            self._budget = MemoryBudget(configured, data, config.page_cache, stager_metrics, 1 + servers, node)
+        self._arenas = Arenas(self._fds, self._memory.metrics, partial(arena.create, configured))
         resources.callback(close, self._fds["arena"])
         self._signal = self._make_signal()
         self.loop = self._make_loop(peer)
         self._plans = PlanWorker(self.loop, self.index, config)
-        self._rates = MeasuredRates(config.calibration, stager_gauge, costs, disks=bool(config.disks))
-        self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
-        self._quiet = Quiet(self._memory.gauge)
+        self._rates = MeasuredRates(config.calibration, stager_metrics, costs, disks=bool(config.disks))
+        self._rechecks = Rechecks(self.index, config.recheck, stager_metrics, self._stager_socket.command)
+        self._quiet = Quiet(self._memory.metrics)
         self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop, self._job)
         self._policy = SitePolicy(config, self._tuning.follow_site)
         self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
@@ -111,7 +111,7 @@ class Supervisor:
         self._figures = Figures(self._parts, self._observer)
         self._status = StatusReport(self._parts, self._observer)
         self._access_log = AccessLog(self.index, self.loop)
-        self._file_requests = FileRequests(self.index, self.loop, stager_gauge)
+        self._file_requests = FileRequests(self.index, self.loop, stager_metrics)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -121,7 +121,7 @@ class Supervisor:
         def forget() -> None:
             page_cache.forget_all_attributes(self._fds["fuse"], self.index.n_dirs, memory.columns.version)
 
-        signal = ProgressSignal(how, tripwires, self.index.size, memory.gauge, forget, memory.server_rings.all_taken)
+        signal = ProgressSignal(how, tripwires, self.index.size, memory.metrics, forget, memory.server_rings.all_taken)
         if not config.fast_path:
             signal.keep_open(NO_FAST_PATH)
         return signal
@@ -137,20 +137,20 @@ class Supervisor:
         self._peer: PeerHandle | None = None
         self._job: PlacementAgreement | None = None
         make = partial(
-            EventLoop, memory.server_rings, memory.stager_ring, policy, columns.tier, memory.gauge,
+            EventLoop, memory.server_rings, memory.stager_ring, policy, columns.tier, memory.metrics,
             self._stager_socket, self._outages, self._signal,
         )  # fmt: skip
         if peer is None:
             if columns.holder.any():  # of a supervisor that was killed, and its peers with it
                 columns.holder[:] = 0
             return make()
-        introduce = partial(self._stager_socket.introduce, order=Order.PEER)
+        introduce = partial(self._stager_socket.introduce, command=StagerCommand.PEER)
         peers = self._peer = PeerHandle(peer, self._fds["arena"], introduce, self.stop)
         handover = CopyHandover(policy, columns.holder, peers.send)
         loop = make(strays=handover.offer, holds_back=True)
         self._job = PlacementAgreement(
             self._config, loop, self.index, handover, peers.events, charges=charges(self.index), holder=columns.holder,
-            kept=KeptNews(self._config.node, columns.disk, memory.stager_gauge, peers.mounted), send=peers.send,
+            kept=KeptNews(self._config.node, columns.disk, memory.stager_metrics, peers.mounted), send=peers.send,
         )  # fmt: skip
         return loop
 
@@ -256,7 +256,7 @@ class Supervisor:
         def ours() -> list[int]:
             return [child.pid for child in (*self._parts.children(), *stager.process.asleep)]
 
-        await self._mount.over(stager, ours)
+        await self._mount.wait_until_over(stager, ours)
         self._ended.set()  # servers see it, too, unless they are stopped
 
     async def _signals(self) -> None:
@@ -274,7 +274,7 @@ class Supervisor:
         self._stopping = True
         for process in self._processes:
             process.stopping = True  # what ends now is not replaced: others may have been told, too
-        await self._stager_socket.command(Order.QUIESCE)
+        await self._stager_socket.command(StagerCommand.QUIESCE)
         await self._mount.unmount()
         with trio.move_on_after(END_LIMIT_S):
             await self._ended.wait()

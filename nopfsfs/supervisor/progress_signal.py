@@ -39,17 +39,17 @@ WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
 
 
 class ProgressSignal:
-    """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `gauge`: the supervisor's block, in which the servers
-    are told. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
+    """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `metrics`: the supervisor's block, where the servers
+    look. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
     called in a thread. `all_taken(moment)`: all events that servers put before that moment were taken.
 
     Servers go by what they are told at once, the follower when the events before have been taken."""
 
     def __init__(
-        self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], gauge: memoryview,
+        self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], metrics: memoryview,
         forget: Callable[[], None] = lambda: None, all_taken: Callable[[int], bool] = lambda moment: True,
     ) -> None:  # fmt: skip
-        self._gauge, self._forget, self._all_taken = gauge, forget, all_taken
+        self._metrics, self._forget, self._all_taken = metrics, forget, all_taken
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
         self._told_at = 0  # that moment, at which servers were told otherwise; 0: all of before were taken
@@ -58,14 +58,14 @@ class ProgressSignal:
         self._turns_from = 0  # opens seen
         self._puzzled_until = -math.inf
         self._puzzled = False
-        self._told_of = float(gauge[Metric.TRIPWIRES_TELL_OF])
-        self._foreseen = float(gauge[Metric.TRIPWIRES_PREDICTED])
+        self._told_of = float(metrics[Metric.TRIPWIRES_TELL_OF])
+        self._foreseen = float(metrics[Metric.TRIPWIRES_PREDICTED])
         self._visible: VisibleOpens | None = None
         if how == "tripwire":
-            gauge[Metric.SHOWN] = Shown.TRIPWIRES
+            metrics[Metric.SHOWN] = Shown.TRIPWIRES
         self._tripwires, self._sizes = tripwires, sizes
         if how != "open":
-            apart = gauge[Metric.TRIPWIRES_APART]  # as a supervisor before this one has decided
+            apart = metrics[Metric.TRIPWIRES_APART]  # as a supervisor before this one has decided
             self._choose(Tripwires(tripwires.first, tripwires.n, apart=apart) if apart else tripwires)
         self._thin = self._told_to_be_thin  # the opens of tripwires only are told
 
@@ -77,7 +77,7 @@ class ProgressSignal:
 
     @property
     def _told_to_be_thin(self) -> bool:
-        return self._gauge[Metric.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
+        return self._metrics[Metric.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
 
     @property
     def tripwires(self) -> bool:
@@ -87,19 +87,19 @@ class ProgressSignal:
     @property
     def refusing(self) -> bool:
         """True when the kernel is to open files by itself."""
-        return self._gauge[Metric.SHOWN] != Shown.OPENED
+        return self._metrics[Metric.SHOWN] != Shown.OPENED
 
     @property
     def name(self) -> str:
         """The signal that is seen now: open, tripwire, attributes."""
-        return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Metric.SHOWN]]
+        return ("open", "tripwire", "tripwire", "attributes")[self._metrics[Metric.SHOWN]]
 
     def keep_open(self, why: str) -> None:
         """OPEN is needed as long as the mount lives, and names of tripwires may be remembered. Before servers start."""
         if self._auto:
             self._auto, self.why, self._visible = False, why, None
 
-    def tell(self, follower: Follower) -> None:
+    def inform(self, follower: Follower) -> None:
         """Let a follower, which knows nothing yet, know whose opens it will see."""
         if self._thin and self._visible is not None:
             follower.show_only(self._visible)
@@ -143,7 +143,7 @@ class ProgressSignal:
         self._turns_from = follower.opens + LEAST_OPENS
 
     def _say(self, shown: Shown) -> None:
-        self._gauge[Metric.SHOWN] = shown
+        self._metrics[Metric.SHOWN] = shown
         self._told_at = time.monotonic_ns()
 
     def _turn(self, follower: Follower, policy: NodePolicy) -> None:
@@ -162,7 +162,7 @@ class ProgressSignal:
             policy.without_closes()
             tripwires = self._tripwires.for_certain(follower.shortest_part)
             self._choose(tripwires)
-            self._gauge[Metric.TRIPWIRES_APART] = tripwires.apart  # before the servers count any
+            self._metrics[Metric.TRIPWIRES_APART] = tripwires.apart  # before the servers count any
         elif not self._all_explained(follower):
             return
         self._say(Shown.TRIPWIRES)
@@ -198,13 +198,13 @@ class ProgressSignal:
             if not self._told_to_be_thin or not self._puzzled:
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
-            self._gauge[Metric.SHOWN] = Shown.FORGETTING
+            self._metrics[Metric.SHOWN] = Shown.FORGETTING
             began = trio.current_time()
             try:
                 await trio.to_thread.run_sync(self._forget, abandon_on_cancel=True)
             except (OSError, RuntimeError) as e:  # the connection is gone; or there is no thread
                 log.info("attributes cannot be forgotten: %s", e)
-                self._gauge[Metric.SHOWN] = Shown.TRIPWIRES
+                self._metrics[Metric.SHOWN] = Shown.TRIPWIRES
                 self._rest_until = trio.current_time() + LEAST_S
                 continue
             ended = trio.current_time()
@@ -228,9 +228,9 @@ class ProgressSignal:
         which the plan foresaw `foreseen`."""
         self._told_of += count * self.apart if of is None else of
         self._foreseen += foreseen
-        self._gauge[Metric.TRIPWIRES_OBSERVED] += count
-        self._gauge[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)
-        self._gauge[Metric.TRIPWIRES_PREDICTED] = round(self._foreseen)
+        self._metrics[Metric.TRIPWIRES_OBSERVED] += count
+        self._metrics[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)
+        self._metrics[Metric.TRIPWIRES_PREDICTED] = round(self._foreseen)
 
     @property
     def apart(self) -> float:
@@ -238,16 +238,16 @@ class ProgressSignal:
         return self._visible.apart if self._visible is not None else 1.0
 
     def waiting(self, server: npt.NDArray[np.int64]) -> int:
-        """Opens of tripwires that the servers have counted, i64[GAUGES], and that are yet to be looked at."""
-        return max(0, int(server[Metric.TRIPWIRES]) - int(self._gauge[Metric.TRIPWIRES_OBSERVED]))
+        """Opens of tripwires that the servers have counted, i64[METRICS], and that are yet to be looked at."""
+        return max(0, int(server[Metric.TRIPWIRES]) - int(self._metrics[Metric.TRIPWIRES_OBSERVED]))
 
     def estimate(self, server: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The servers' counters, i64[GAUGES], with opens that did not show."""
+        """The servers' counters, i64[METRICS], with opens that did not show."""
         if not self.estimated:
             return server
         server = server.copy()
         wires = int(server[Metric.TRIPWIRES])
-        opens = round(int(self._gauge[Metric.TRIPWIRES_TELL_OF]) + self.waiting(server) * self.apart)
+        opens = round(int(self._metrics[Metric.TRIPWIRES_TELL_OF]) + self.waiting(server) * self.apart)
         server[Metric.OPENS] += opens
         # Files of tripwires that tell of more opens than on average are not taken to be smaller.
         each = opens / (wires * self.apart) if wires else 1.0
@@ -257,4 +257,4 @@ class ProgressSignal:
     @property
     def predicted(self) -> int:
         """Opens that were foreseen, with those that did not show."""
-        return int(self._gauge[Metric.PREDICTED] + self._gauge[Metric.TRIPWIRES_PREDICTED])
+        return int(self._metrics[Metric.PREDICTED] + self._metrics[Metric.TRIPWIRES_PREDICTED])

@@ -14,8 +14,8 @@ from nopfsfs.policy.site_rules import WEIGHT_LEAST, WEIGHT_MOST, SiteLimits, is_
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.text.units import MAX_RATE
 
-AUTO = UNBOUNDED = -1  # in the gauges LIMIT_ASKED and BANDWIDTH_ASKED
-NO_WEIGHT = 0  # in the gauge WEIGHT_ASKED
+AUTO = UNBOUNDED = -1  # in the metrics LIMIT_ASKED and BANDWIDTH_ASKED
+NO_WEIGHT = 0  # in the metric WEIGHT_ASKED
 WEIGHT_UNIT = 1000  # of the same, for a weight of 1
 
 
@@ -28,7 +28,7 @@ class CapOrigin(str, Enum):
 
 
 class SourceCaps:
-    """Bounds of one mount. `own`: the supervisor's gauges, where what a command asked for outlives the supervisor.
+    """Bounds of one mount. `own`: the supervisor's metrics, where what a command asked for outlives the supervisor.
     `bound`: the mount keeps to the site's rules whatever is asked for."""
 
     def __init__(self, config: MountConfig, own: memoryview, *, bound: bool) -> None:
@@ -73,7 +73,7 @@ class SourceCaps:
 
 
 class TuneRequest(NamedTuple):
-    """A request `tune` (docs/control-socket.md): values for the gauges LIMIT_ASKED, BANDWIDTH_ASKED and WEIGHT_ASKED;
+    """A request `tune` (docs/control-socket.md): values for the metrics LIMIT_ASKED, BANDWIDTH_ASKED and WEIGHT_ASKED;
     None: nothing is asked for. `hold`: the present limit is to stay."""
 
     limit: int | None

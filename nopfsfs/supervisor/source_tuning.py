@@ -1,8 +1,8 @@
-"""The supervisor's part of the tuner: gauges of the stager in, limits for the stager out (docs/tuner.md).
+"""The supervisor's part of the tuner: metrics of the stager in, limits for the stager out (docs/tuner.md).
 
-One task. It sleeps while nothing is under way at the source, and is woken by the next order to fetch. The tuner's clock
-stands still meanwhile: time in which nothing is read says nothing of the source. A fault in here leaves the limit as it
-is.
+One task. It sleeps while nothing is under way at the source, and is woken by the next command to fetch. The tuner's
+clock stands still meanwhile: time in which nothing is read says nothing of the source. A fault in here leaves the
+limit as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nopfsfs.policy.reading_lead import ReadingLead
 from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.policy.tuner import CAP, SlowdownTuner
 from nopfsfs.protocol.columns import Metric
-from nopfsfs.protocol.source_gauges import SIZE_NAMES, read_ended
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.source_metrics import SIZE_NAMES, read_ended
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
@@ -69,16 +69,16 @@ class TuningFigures(NamedTuple):
 class SourceTuning:
     """Decides how many requests the stager may have under way at the source, and says why.
 
-    `gauge`: the stager's block; `own`: the supervisor's, where a limit that a command asked for outlives the
+    `metrics`: the stager's block; `own`: the supervisor's, where a limit that a command asked for outlives the
     supervisor. `follow(limit)` is called with each limit; `lead()` returns the seconds of reading that are staged.
     """
 
     def __init__(
-        self, config: MountConfig, gauge: memoryview, own: memoryview, stager: StagerSocket, outages: Outages, *,
+        self, config: MountConfig, metrics: memoryview, own: memoryview, stager: StagerSocket, outages: Outages, *,
         follow: Callable[[int], None], lead: Callable[[], float | None] = lambda: None, clocks: Clocks | None = None,
         shared: SharedBase | None = None,
     ) -> None:  # fmt: skip
-        self._config, self._gauge, self._own, self._stager, self._outages = config, gauge, own, stager, outages
+        self._config, self._metrics, self._own, self._stager, self._outages = config, metrics, own, stager, outages
         self._follow, self._lead, self._shared = follow, lead, shared
         self._clocks = clocks or Clocks()
         self._file = SourceMemoryFile(config)
@@ -102,7 +102,7 @@ class SourceTuning:
     ) -> SourceTuning:  # fmt: skip
         """The tuning of a mount, with its event loop; `job`: what agrees with the other nodes."""
         return cls(
-            config, memory.stager_gauge, memory.gauge, stager, outages, follow=loop.policy.fetches.set_source_limit,
+            config, memory.stager_metrics, memory.metrics, stager, outages, follow=loop.policy.fetches.set_source_limit,
             lead=partial(staged_lead, loop, ReadingLead()), shared=job.source if job is not None else None,
         )  # fmt: skip
 
@@ -139,7 +139,7 @@ class SourceTuning:
 
     async def _begin(self) -> None:
         memory = await self._file.read()
-        first = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
+        first = self._metrics[Metric.SOURCE_LIMIT] or self._config.first_limit
         self._last, self._step_at = None, self._clocks.now()
         self._tuner = SlowdownTuner(memory, first=first)
         self._keep_to_caps(self._tuner)
@@ -172,7 +172,7 @@ class SourceTuning:
         """Tell the job's other nodes what a drain has shown; go by what they have agreed upon."""
         if self._shared is not None:
             if self._last is not None and self._last.reason is Reason.DRAIN is not decision.reason:
-                self._shared.tell(tuner.base.found_here)
+                self._shared.share(tuner.base.found_here)
             self._shared.update(tuner)
 
     async def _woken(self) -> bool:
@@ -191,38 +191,38 @@ class SourceTuning:
 
     def _active(self) -> bool:
         """True while requests are under way, or have ended since the last look."""
-        step = self._gauge[Metric.ENDED_STEP]
+        step = self._metrics[Metric.ENDED_STEP]
         if step != self._step:
             self._step, self._step_at = step, self._clocks.now()
             return True
-        return bool(self._gauge[Metric.UNDER_WAY])
+        return bool(self._metrics[Metric.UNDER_WAY])
 
     def _sample(self) -> SourceSample | None:
-        """The gauges now; None while they are being changed."""
-        sums = read_ended(self._gauge)
+        """The metrics now; None while they are being changed."""
+        sums = read_ended(self._metrics)
         if sums is None:
             return None
-        now, gauge = self._clocks.now(), self._gauge
+        now, metrics = self._clocks.now(), self._metrics
         if now - self._clock_at >= CLOCK_S:
             self._clock_at, self._disciplined = now, self._clocks.disciplined()
         self._lead_now = self._lead()
         return SourceSample(
             now - self._idle, self._clocks.wall(), sums.ended, sums.log2_ns, sums.young_ended, sums.young_log2_ns,
-            gauge[Metric.UNDER_WAY_NS] / 1e9, gauge[Metric.SLOTS_WAITED_NS] / 1e9, gauge[Metric.UNDER_WAY],
-            gauge[Metric.DEMANDS_UNDER_WAY], gauge[Metric.SOURCE_ERRORS], self._lead_now, self._disciplined,
+            metrics[Metric.UNDER_WAY_NS] / 1e9, metrics[Metric.SLOTS_WAITED_NS] / 1e9, metrics[Metric.UNDER_WAY],
+            metrics[Metric.DEMANDS_UNDER_WAY], metrics[Metric.SOURCE_ERRORS], self._lead_now, self._disciplined,
         )  # fmt: skip
 
     async def _send(self, limit: int, *, mark: bool = False) -> None:
         """Let the stager have that limit and the bandwidth, unless it has. A stager that died may have missed the last
         ones."""
         bandwidth = self._caps.bandwidth
-        has = self._gauge[Metric.SOURCE_LIMIT] == limit == self._sent
-        if not self._stager.attached or (has and not mark and self._gauge[Metric.SOURCE_BANDWIDTH] == bandwidth):
+        has = self._metrics[Metric.SOURCE_LIMIT] == limit == self._sent
+        if not self._stager.attached or (has and not mark and self._metrics[Metric.SOURCE_BANDWIDTH] == bandwidth):
             return
         if limit != self._sent:
             self._follow(limit)
         self._sent = limit
-        await self._stager.command(Order.LIMITS, np.array([int(mark), bandwidth], np.int64), limit)
+        await self._stager.command(StagerCommand.LIMITS, np.array([int(mark), bandwidth], np.int64), limit)
 
     async def _pause(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
@@ -257,7 +257,7 @@ class SourceTuning:
         asked = TuneRequest.parse(request)
         limit = asked.limit
         if limit is None and asked.hold:
-            limit = self._gauge[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
+            limit = self._metrics[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
         if limit is not None:
             self._own[Metric.LIMIT_ASKED] = limit
             log.info("requests at the source: %s, as a command asks", "tuned" if limit == AUTO else f"{limit} at most")
@@ -272,7 +272,7 @@ class SourceTuning:
                 self._keep_to_caps(self._tuner)
         if limit is not None or asked.bandwidth is not None:
             self._wake()
-            await self._send(self.fixed or self._sent or self._gauge[Metric.SOURCE_LIMIT])
+            await self._send(self.fixed or self._sent or self._metrics[Metric.SOURCE_LIMIT])
         return self.report()
 
     # ---- what it says -------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class SourceTuning:
     def figures(self) -> TuningFigures:
         """The figures now."""
         tuner = self._tuner if self.fixed is None else None
-        limit = self.fixed or self._gauge[Metric.SOURCE_LIMIT]  # the stager has one that was asked for a moment later
+        limit = self.fixed or self._metrics[Metric.SOURCE_LIMIT]  # the stager has one that was asked for a moment later
         slowdown = None if tuner is None else round(tuner.slowdown, 3)
         return TuningFigures(limit or None, slowdown, self._caps.bandwidth or None)
 
@@ -311,7 +311,7 @@ class SourceTuning:
         base = tuner.memory.log2_ns if tuner is not None and tuner.memory is not None else ()
         return {
             **self.figures._asdict(),
-            "under_way": self._gauge[Metric.UNDER_WAY],
+            "under_way": self._metrics[Metric.UNDER_WAY],
             "aim": round(tuner.aim, 3) if tuner is not None else None,
             "base_seconds": {name: _seconds(one) for name, one in zip(SIZE_NAMES, base, strict=False)},
             "decisions": {reason.value: count for reason, count in self._counted.items()},
@@ -319,32 +319,32 @@ class SourceTuning:
 
     def status(self) -> dict[str, Any]:
         """The part `tuning` of the record."""
-        gauge, fixed, figures = self._gauge, self.fixed, self.figures
+        metrics, fixed, figures = self._metrics, self.fixed, self.figures
         return {
             "mode": "auto" if fixed is None else "fixed",
             "asked": bool(self._own[Metric.LIMIT_ASKED]),
             "limit": figures.limit or 0,
             "bandwidth": self._caps.bandwidth or None,
             "bandwidth_by": by.value if (by := self._caps.bandwidth_by) is not None else None,
-            "under_way": gauge[Metric.UNDER_WAY],
-            "demands": gauge[Metric.DEMANDS_UNDER_WAY],
+            "under_way": metrics[Metric.UNDER_WAY],
+            "demands": metrics[Metric.DEMANDS_UNDER_WAY],
             "slowdown": figures.slowdown,
             "reason": self._decisions[-1]["reason"] if fixed is None and self._decisions else None,
         }
 
     def report(self) -> dict[str, Any]:
-        """The record of `nopfs tune`: status, gauges, the tuner's state, the last decisions. Times are seconds; lists
+        """The record of `nopfs tune`: status, metrics, the tuner's state, the last decisions. Times are seconds; lists
         are by size class."""
-        gauge, tuner = self._gauge, self._tuner
-        sums = read_ended(gauge)
+        metrics, tuner = self._metrics, self._tuner
+        sums = read_ended(metrics)
         memory = tuner.memory if tuner is not None else None
         return {
             **self.status(),
             "ended": list(sums.ended) if sums is not None else None,
             "mean_seconds": _means(sums.ended, sums.log2_ns) if sums is not None else None,
-            "errors": gauge[Metric.SOURCE_ERRORS],
-            "under_way_seconds": gauge[Metric.UNDER_WAY_NS] / 1e9,
-            "waited_seconds": gauge[Metric.SLOTS_WAITED_NS] / 1e9,
+            "errors": metrics[Metric.SOURCE_ERRORS],
+            "under_way_seconds": metrics[Metric.UNDER_WAY_NS] / 1e9,
+            "waited_seconds": metrics[Metric.SLOTS_WAITED_NS] / 1e9,
             "weight": self._caps.weight,
             "aim": round(tuner.aim, 3) if tuner is not None else None,
             "base_seconds": [_seconds(one) for one in memory.log2_ns] if memory is not None else None,

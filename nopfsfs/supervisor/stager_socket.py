@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from nopfsfs.protocol.supervisor_stager import Order, pack_orders
+from nopfsfs.protocol.supervisor_stager import StagerCommand, pack_commands
 
 log = logging.getLogger(__name__)
 COMMAND_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
@@ -44,31 +44,31 @@ class StagerSocket:
             gone.close()
 
     async def send(
-        self, order: Order, rows: npt.NDArray[np.int64] = _NO_ROWS, value: int = 0, fds: Sequence[int] = ()
+        self, command: StagerCommand, rows: npt.NDArray[np.int64] = _NO_ROWS, value: int = 0, fds: Sequence[int] = ()
     ) -> bool:
         """Send one command, as soon as there is room. True: there is a stager that will take it."""
-        if order == Order.FETCH:
+        if command == StagerCommand.FETCH:
             self._fetch_sent.set()
             self._fetch_sent = trio.Event()
-        taken = [await self._send_one(message, fds) for message in pack_orders(order, rows, value)]
+        taken = [await self._send_one(message, fds) for message in pack_commands(command, rows, value)]
         return all(taken)
 
-    async def command(self, order: Order, rows: npt.NDArray[np.int64] = _NO_ROWS, value: int = 0) -> None:
+    async def command(self, command: StagerCommand, rows: npt.NDArray[np.int64] = _NO_ROWS, value: int = 0) -> None:
         """Send one command of the supervisor's own; given up when the stager takes none for too long."""
         with trio.move_on_after(COMMAND_LIMIT_S) as limit:
-            await self.send(order, rows, value)
+            await self.send(command, rows, value)
         if limit.cancelled_caught:
-            log.error("the stager takes no orders; %s was given up", order.name)
+            log.error("the stager takes no commands; %s was given up", command.name)
 
     async def fetch_sent(self) -> None:
         """Return when the stager is next ordered to fetch."""
         await self._fetch_sent.wait()
 
-    async def introduce(self, other: socket.socket, order: Order = Order.SERVER) -> bool:
+    async def introduce(self, other: socket.socket, command: StagerCommand = StagerCommand.SERVER) -> bool:
         """Make the stager know of a further server, or of the peer process, by an end of a socket. True: there is a
         stager."""
         with trio.move_on_after(COMMAND_LIMIT_S):
-            return await self.send(order, fds=[other.fileno()])
+            return await self.send(command, fds=[other.fileno()])
         return False
 
     async def _send_one(self, message: bytes, fds: Sequence[int]) -> bool:

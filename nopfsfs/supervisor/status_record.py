@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from nopfsfs.protocol.columns import Metric
 
-Counters = memoryview | npt.NDArray[np.int64]  # by Gauge
+Counters = memoryview | npt.NDArray[np.int64]  # by Metric
 _TIERS = {
     "ram": (Metric.RAM_FILES, Metric.RAM_BYTES),
     "disk": (Metric.DISK_FILES, Metric.DISK_BYTES),
@@ -18,21 +18,23 @@ _TIERS = {
 }
 
 
-def served(gauge: Counters, *, estimated: bool = False) -> dict[str, dict[str, int]]:
+def served(metrics: Counters, *, estimated: bool = False) -> dict[str, dict[str, int]]:
     """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served
     by the page cache; a READ at offset 0 counts a file for the tier that answered it."""
-    result = {name: {"files": int(gauge[files]), "bytes": int(gauge[size])} for name, (files, size) in _TIERS.items()}
+    result = {
+        name: {"files": int(metrics[files]), "bytes": int(metrics[size])} for name, (files, size) in _TIERS.items()
+    }
     asked = {key: sum(tier[key] for tier in result.values()) for key in ("files", "bytes")}
     cached = {
-        "files": max(0, int(gauge[Metric.OPENS]) - asked["files"]),
-        "bytes": max(0, int(gauge[Metric.OPENED_BYTES]) - asked["bytes"]),
+        "files": max(0, int(metrics[Metric.OPENS]) - asked["files"]),
+        "bytes": max(0, int(metrics[Metric.OPENED_BYTES]) - asked["bytes"]),
     }
     if estimated:
         cached["estimated"] = True
     return {"page_cache": cached, **result}
 
 
-def stager_figures(gauge: Counters) -> dict[str, int]:
+def stager_figures(metrics: Counters) -> dict[str, int]:
     """Counts of the stager since the mount began."""
     names = (
         Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES, Metric.STAGED_FILES, Metric.STAGED_BYTES, Metric.PUSHES_DONE,
@@ -43,8 +45,8 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
         Metric.SPARE_WORKERS, Metric.STUCK_EVER, Metric.DISK_LATE, Metric.LEFT_ALONE, Metric.DISKS_BYPASSED,
         Metric.REROUTED_SLOW, Metric.REROUTED_DOWN, Metric.FETCHES_HEDGED,
     )  # fmt: skip
-    found = {name.name.lower(): int(gauge[name]) for name in names}
-    return {**found, "kept_files": max(0, int(gauge[Metric.KEPT_FILES]) - 1)}
+    found = {name.name.lower(): int(metrics[name]) for name in names}
+    return {**found, "kept_files": max(0, int(metrics[Metric.KEPT_FILES]) - 1)}
 
 
 def record(

@@ -26,13 +26,13 @@ class KeptCopies:
     `take_sure` and `ready` may be used by several threads."""
 
     def __init__(
-        self, disks: Disks, columns: Columns, gauge: memoryview, *,
-        adopt: Callable[[list[int], int, list[int]], list[int]], tell: Callable[[list[int], int], None],
+        self, disks: Disks, columns: Columns, metrics: memoryview, *,
+        adopt: Callable[[list[int], int, list[int]], list[int]], report: Callable[[list[int], int], None],
         lose: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`adopt(rows, number, sums)` publishes copies and returns the rows of which none is used; `tell(rows, number)`
-        tells the policy; `lose(number)` gives a disk up whose directory cannot be read, until it is opened again."""
-        self._adopt_rows, self._tell, self._lose = adopt, tell, lose
+        """`adopt(rows, number, sums)` publishes copies and returns the rows that nobody uses. `report(rows, number)`
+        tells the policy. `lose(number)` gives up a disk whose directory cannot be read, until it is reopened."""
+        self._adopt_rows, self._report, self._lose = adopt, report, lose
         numbers = range(1, len(disks) + 1)
         self._disks = {number: disk for number in numbers if isinstance(disk := disks[number], KeptDisk)}
         self._steps: dict[int, Step] = {}  # under way, by disk
@@ -40,10 +40,10 @@ class KeptCopies:
         self._not_ready = set(self._disks)
         self._looking: set[int] = set()  # disks that cannot take copies for a moment
         self.ready = threading.Event()
-        self._columns, self._gauge = columns, gauge
+        self._columns, self._metrics = columns, metrics
         self._found = 0  # files of which earlier mounts had left copies
         self._not_counted = set(self._disks)  # disks whose copies are not in `_found`
-        self._counts = False  # the gauge says `_found`, not what a stager before this one has counted
+        self._counts = False  # the metric says `_found`, not what a stager before this one has counted
         self._spare: deque[int] = deque()  # rows
         self._seen, self._spare_at = -1, 0.0
         self._say_if_ready()
@@ -133,8 +133,8 @@ class KeptCopies:
     def _say_if_ready(self) -> None:
         if self._not_ready or self.ready.is_set():
             return
-        if not self._gauge[Metric.KEPT_FILES]:  # else a stager before this one has counted
-            self._gauge[Metric.KEPT_FILES] = 1 + self._found
+        if not self._metrics[Metric.KEPT_FILES]:  # else a stager before this one has counted
+            self._metrics[Metric.KEPT_FILES] = 1 + self._found
             self._counts = True
         self.ready.set()
 
@@ -153,13 +153,13 @@ class KeptCopies:
             self._found += len(adopted)
         self._is_ready(number)
         if self._counts:  # also for a disk that opened late
-            self._gauge[Metric.KEPT_FILES] = 1 + self._found
+            self._metrics[Metric.KEPT_FILES] = 1 + self._found
         log.info("disk tier %s has copies of %d files from earlier mounts", disk.path, len(adopted))
         for _ in disk.count():
             yield 0.0
         self._looking.discard(number)
         for start in range(0, len(adopted), TOLD_AT_ONCE):
-            self._tell(adopted[start : start + TOLD_AT_ONCE], number)
+            self._report(adopted[start : start + TOLD_AT_ONCE], number)
             yield TOLD_PAUSE_S
 
 

@@ -2,7 +2,7 @@
 
 A demand needs no slot. A prefetch of the source needs one: there are as many as the limit leaves beside the demands
 under way, and at least one. A prefetch of a copy on disk needs one of another kind, so that neither the source nor a
-disk waits for the other. The caller holds its own lock. Integrals and counts are gauges.
+disk waits for the other. The caller holds its own lock. Integrals and counts are metrics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from nopfsfs.protocol.columns import Metric
-from nopfsfs.protocol.source_gauges import begin_counting, count_ended
+from nopfsfs.protocol.source_metrics import begin_counting, count_ended
 from nopfsfs.tiers.source_bandwidth import SourceBandwidth
 
 DISK_SLOTS = 16  # prefetches of copies on disk at once
@@ -40,16 +40,16 @@ class SourceSlots:
     `free_of_disk`: those for prefetches of copies on disk.
     """
 
-    def __init__(self, limit: int, gauge: memoryview, clock: Callable[[], float]) -> None:
-        self._limit, self._gauge, self._clock = limit, gauge, clock
+    def __init__(self, limit: int, metrics: memoryview, clock: Callable[[], float]) -> None:
+        self._limit, self._metrics, self._clock = limit, metrics, clock
         self._bandwidth = SourceBandwidth(clock)
         self._under_way = [0] * len(ReadLane)
         self._waits = False  # a prefetch of the source waits for a slot
         self._counted = self._marked = clock()
         self.free, self.free_of_disk = max(1, limit), DISK_SLOTS
-        begin_counting(gauge)
-        gauge[_UNDER_WAY] = gauge[_DEMANDS] = 0
-        gauge[Metric.SOURCE_LIMIT], gauge[Metric.SOURCE_BANDWIDTH] = limit, 0
+        begin_counting(metrics)
+        metrics[_UNDER_WAY] = metrics[_DEMANDS] = 0
+        metrics[Metric.SOURCE_LIMIT], metrics[Metric.SOURCE_BANDWIDTH] = limit, 0
 
     @property
     def limit(self) -> int:
@@ -58,7 +58,7 @@ class SourceSlots:
     @limit.setter
     def limit(self, limit: int) -> None:
         """Change the limit. What is under way ends by itself."""
-        self._limit = self._gauge[Metric.SOURCE_LIMIT] = limit
+        self._limit = self._metrics[Metric.SOURCE_LIMIT] = limit
         self.free = max(1, limit - self._under_way[DEMAND]) - self._under_way[PREFETCH]
 
     @property
@@ -68,7 +68,7 @@ class SourceSlots:
 
     @bandwidth.setter
     def bandwidth(self, rate: int) -> None:
-        self._bandwidth.rate = self._gauge[Metric.SOURCE_BANDWIDTH] = rate
+        self._bandwidth.rate = self._metrics[Metric.SOURCE_BANDWIDTH] = rate
 
     @property
     def rest_s(self) -> float:
@@ -102,10 +102,10 @@ class SourceSlots:
         now = self._clock()
         passed = int(1e9 * (now - self._counted))
         self._counted = now
-        gauge = self._gauge
-        gauge[_UNDER_WAY_NS] += passed * gauge[_UNDER_WAY]
+        metrics = self._metrics
+        metrics[_UNDER_WAY_NS] += passed * metrics[_UNDER_WAY]
         if self._waits:
-            gauge[_WAITED_NS] += passed
+            metrics[_WAITED_NS] += passed
 
     def mark(self) -> None:
         """Count only requests as young that begin from now on."""
@@ -113,7 +113,7 @@ class SourceSlots:
 
     def ended_well(self, size: int, took_ns: int, began: float) -> None:
         """Count a request of `size` bytes at the source; `began`: by the clock."""
-        count_ended(self._gauge, size, took_ns, young=began >= self._marked)
+        count_ended(self._metrics, size, took_ns, young=began >= self._marked)
 
     def _change(self, lane: ReadLane, by: int) -> None:
         under_way = self._under_way
@@ -122,6 +122,6 @@ class SourceSlots:
             self.free_of_disk = DISK_SLOTS - under_way[DISK_PREFETCH]
             return
         self.count()
-        self._gauge[_UNDER_WAY] += by
-        self._gauge[_DEMANDS] = under_way[DEMAND]
+        self._metrics[_UNDER_WAY] += by
+        self._metrics[_DEMANDS] = under_way[DEMAND]
         self.free = max(1, self._limit - under_way[DEMAND]) - under_way[PREFETCH]

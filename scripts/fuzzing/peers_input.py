@@ -37,7 +37,7 @@ from nopfsfs.protocol.between_supervisors import (
 from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
-from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.protocol.stager_peer import RecordKind as Local
 from nopfsfs.protocol.supervisor_peer import (
     AllMounted,
     ArenaQuiet,
@@ -109,7 +109,7 @@ class PeersInput(Input):
         readers: list[Callable[[bytes], object]] = [
             of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
             stager_peer.unpack, supervisor_server.to_server.decode, supervisor_server.from_server.decode,
-            supervisor_stager.unpack_order, local.unpack_demand, local.unpack_answer, local.unpack_young,
+            supervisor_stager.unpack_command, local.unpack_demand, local.unpack_answer, local.unpack_young,
         ]  # fmt: skip
         for _ in range(MESSAGES):
             data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))
@@ -129,7 +129,8 @@ class PeersInput(Input):
                 return encode(self._of_cluster(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
-                return supervisor_stager.pack_orders(rng.choice(list(supervisor_stager.Order)), rows, signed(rng))[0]
+                command = rng.choice(list(supervisor_stager.StagerCommand))
+                return supervisor_stager.pack_commands(command, rows, signed(rng))[0]
             case 2:
                 return struct.pack("<QQqI", number(rng), number(rng), signed(rng), number(rng, 32))
             case 3:
@@ -175,7 +176,7 @@ class PeersInput(Input):
             if isinstance(made, Want):
                 made = structs.replace(made, row=made.row % (1 << 40), length=1 + made.length % (1 << 31), urgent=False)
             elif isinstance(made, NodeAnswer):
-                made = structs.replace(made, status=rng.choice(list(stager_peer.Status)))
+                made = structs.replace(made, status=rng.choice(list(stager_peer.LeaseStatus)))
         return made
 
     def _of_processes(self, rng: Random, kind: Local) -> bytes:
@@ -191,7 +192,7 @@ class PeersInput(Input):
         told: list[Any] = []
         exchange = PeerRouter(
             transport, arena, JOB, to_stager=lambda kind, records: told.extend(records),
-            hear=lambda node, body: told.append(body), over=lambda node, why: told.append(why), clock=lambda: now,
+            news=lambda node, body: told.append(body), over=lambda node, why: told.append(why), clock=lambda: now,
         )  # fmt: skip
         exchange.stager_came()
         for _ in range(MESSAGES):
@@ -277,7 +278,7 @@ class Bench:
         self.links = ServerLinks()
         self.source = Source(os.fsencode(root), index, self.columns)
         self.state = StagerState(
-            index=index, columns=self.columns, gauges=MetricBlock(self.fds[1], writable=True),
+            index=index, columns=self.columns, metrics=MetricBlock(self.fds[1], writable=True).block,
             ring=Ring(self.fds[2], writable=True), arena=self.arena, source=self.source, concurrency=4,
             answer=self.links.answer, ask_grace=self.links.ask, block=BLOCK, range_block=BLOCK,
             clock=lambda: self.now,
@@ -306,7 +307,7 @@ class Bench:
         self.peer.close()
         self.attend()
         self.server.close()
-        self.links.gone(self.link)
+        self.links.remove(self.link)
         for fd in self.fds:
             os.close(fd)
 

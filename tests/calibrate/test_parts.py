@@ -26,7 +26,7 @@ from tests.mount.harness import fill
 
 SIZE = 20_000
 FILES = 480  # enough for all levels
-Told = list[str]
+Lines = list[str]
 
 
 def nothing() -> None:
@@ -37,8 +37,8 @@ def crew(poll: Callable[[], None] = nothing, patience: float = 10.0) -> MeterThr
     return MeterThreads(poll, patience)
 
 
-def reader(root: Path, told: Told | None = None) -> SourceMeter:
-    return SourceMeter(os.fsencode(root), crew(), (told if told is not None else []).append)
+def reader(root: Path, lines: Lines | None = None) -> SourceMeter:
+    return SourceMeter(os.fsencode(root), crew(), (lines if lines is not None else []).append)
 
 
 def look(root: Path, late: Callable[[], bool] = lambda: False, skip: tuple[Path, ...] = ()) -> Walk:
@@ -104,16 +104,16 @@ def test_a_choice_is_bounded_and_has_no_file_twice(files: int, most: int, seed: 
 
 
 def test_a_source_is_read_at_all_levels(tree: Path) -> None:
-    told: Told = []
+    lines: Lines = []
 
-    found = reader(tree, told).measure(2.0)
+    found = reader(tree, lines).measure(2.0)
 
     assert [level[0] for level in found["levels"]] == [1, 2, 4, 8, 16, 32, 64]
     assert all(files > 0 and size > 0 for _, files, size in found["levels"])
     assert found["heads"][0] == 64
     assert (found["seen"], found["whole"], found["skipped"]) == (FILES, True, 0)
     assert SIZE // 2 <= found["smallest"] <= found["median"] <= found["largest"] < 3 * SIZE // 2
-    assert told[:4] == ["looking for files", "looking for large files", "first bytes", "1 at once"]
+    assert lines[:4] == ["looking for files", "looking for large files", "first bytes", "1 at once"]
 
 
 def test_no_file_is_read_twice(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

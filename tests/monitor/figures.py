@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nopfsfs.protocol.durations import BUCKETS
-from nopfsfs.protocol.source_gauges import SIZE_NAMES
+from nopfsfs.protocol.source_metrics import SIZE_NAMES
 
 
 def figures(**further: Any) -> dict[str, Any]:

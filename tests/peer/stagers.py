@@ -15,14 +15,14 @@ import xxhash
 from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.protocol.between_peers import Records, Want, decode
-from nopfsfs.protocol.stager_peer import Kind, Record, Status
+from nopfsfs.protocol.stager_peer import LeaseStatus, Record, RecordKind
 from tests.peer.network import Network
 
 JOB = 0x0123_4567_89AB_CDEF
 ROWS = 40
 SLOT, SLOTS = 64, 96
 FREE = bytes([0xEE]) * SLOT
-FINAL = set(Status) - {Status.COMING, Status.SENDING}
+FINAL = set(LeaseStatus) - {LeaseStatus.COMING, LeaseStatus.SENDING}
 
 
 def length_of(row: int) -> int:
@@ -55,8 +55,8 @@ class Ask:
     node: int
     row: int
     slot: int
-    final: Status | None = None
-    goes_on: list[Status] = field(default_factory=list)  # COMING or SENDING
+    final: LeaseStatus | None = None
+    goes_on: list[LeaseStatus] = field(default_factory=list)  # COMING or SENDING
     given_up: bool = False
     held: bool = False
     freed: int = 0
@@ -83,8 +83,8 @@ class Stager:
 
     def __init__(self, arena: memoryview) -> None:
         self._arena = arena
-        self.inbox: deque[tuple[Kind, Record]] = deque()
-        self.outbox: deque[tuple[Kind, list[Record]]] = deque()
+        self.inbox: deque[tuple[RecordKind, Record]] = deque()
+        self.outbox: deque[tuple[RecordKind, list[Record]]] = deque()
         self.free = deque(range(SLOTS))
         self.asks: dict[int, Ask] = {}
         self.loans: dict[int, Loan] = {}
@@ -107,17 +107,17 @@ class Stager:
         ask = Ask(len(self.asks) + 1, node, row, self.free.popleft())
         self.asks[ask.id] = ask
         record = (ask.id, row, ask.slot * SLOT, length_of(row), mtime_of(row), node, int(urgent))
-        self.outbox.append((Kind.ASK, [record]))
+        self.outbox.append((RecordKind.ASK, [record]))
         return ask
 
     def hurry(self, ask: Ask) -> None:
-        self.outbox.append((Kind.HURRY, [(ask.id,)]))
+        self.outbox.append((RecordKind.HURRY, [(ask.id,)]))
 
     def give_up(self, ask: Ask) -> None:
         """What has ended, as far as this one knows, is not given up, and nothing twice."""
         if ask.final is None and not ask.given_up:
             ask.given_up = True
-            self.outbox.append((Kind.GIVE_UP, [(ask.id,)]))
+            self.outbox.append((RecordKind.GIVE_UP, [(ask.id,)]))
 
     def open(self) -> list[Ask]:
         return [ask for ask in self.asks.values() if ask.final is None and not ask.given_up]
@@ -128,11 +128,11 @@ class Stager:
         assert not ask.freed, "answered after it was freed"
         if status not in FINAL:
             assert not held
-            ask.goes_on.append(Status(status))
+            ask.goes_on.append(LeaseStatus(status))
             assert len(ask.goes_on) == 1, "coming again and again"
             return
-        ask.final, ask.held = Status(status), bool(held)
-        if status == Status.OK:
+        ask.final, ask.held = LeaseStatus(status), bool(held)
+        if status == LeaseStatus.OK:
             assert not held
             assert bytes(self.at(ask.slot, length_of(ask.row))) == content(ask.row), "wrong bytes"
             assert check == check_of(ask.row)
@@ -178,22 +178,22 @@ class Stager:
         self.at(loan.slot, loan.length)[:] = content(loan.row)
         loan.held = bytes(self.at(loan.slot))
         said = check_of(loan.row) if check is None else check
-        self._say(loan.id, loan.slot * SLOT, loan.length, said, Status.OK)
+        self._say(loan.id, loan.slot * SLOT, loan.length, said, LeaseStatus.OK)
 
     def lend_wrong(self, loan: Loan, extent: int, length: int) -> None:
         """As a stager that has lost its mind would."""
         loan.slot = self.free.popleft()
-        self._say(loan.id, extent, length, 0, Status.OK)
+        self._say(loan.id, extent, length, 0, LeaseStatus.OK)
 
     def coming(self, loan: Loan) -> None:
-        self._say(loan.id, 0, loan.length, 0, Status.COMING)
+        self._say(loan.id, 0, loan.length, 0, LeaseStatus.COMING)
 
     def refuse(self, loan: Loan) -> None:
         del self.loans[loan.id]
-        self._say(loan.id, 0, 0, 0, Status.NO)
+        self._say(loan.id, 0, 0, 0, LeaseStatus.NO)
 
     def _say(self, *record: int) -> None:
-        self.outbox.append((Kind.LENT, [record]))
+        self.outbox.append((RecordKind.LENT, [record]))
 
     def _back(self, id: int) -> None:
         self.backs += 1
@@ -211,10 +211,14 @@ class Stager:
 
     def take(self, most: int = 1 << 30) -> int:
         """Take what was said; how many."""
+        take_by = {
+            RecordKind.GOT: self._got, RecordKind.FREED: self._freed, RecordKind.LEND: self._lend,
+            RecordKind.BACK: self._back,
+        }  # fmt: skip
         count = min(most, len(self.inbox))
         for _ in range(count):
             kind, record = self.inbox.popleft()
-            {Kind.GOT: self._got, Kind.FREED: self._freed, Kind.LEND: self._lend, Kind.BACK: self._back}[kind](*record)
+            take_by[kind](*record)
         return count
 
     def check(self) -> None:
@@ -237,13 +241,13 @@ class Node:
         self.over: list[tuple[int, NodeEnd]] = []
         self.exchange = PeerRouter(
             network.ends[rank], self.arena, JOB, to_stager=self._to_stager, clock=clock,
-            hear=lambda node, body: self.heard.append((node, body)),
+            news=lambda node, body: self.heard.append((node, body)),
             over=lambda node, why: self.over.append((node, why)),
         )  # fmt: skip
         self.not_to_be_asked: set[int] = set()
         self.has_left = False
 
-    def _to_stager(self, kind: Kind, records: list[Record]) -> None:
+    def _to_stager(self, kind: RecordKind, records: list[Record]) -> None:
         assert self.stager is not None
         self.stager.inbox.extend((kind, record) for record in records)
 

@@ -21,7 +21,7 @@ from nopfsfs.peer.process import LONGEST_S, PeerProcess
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.between_peers import NEWS_MAX, Leave, NodeAnswer, Record, Records, Want, decode, encode_records
 from nopfsfs.protocol.codec import encode
-from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.stager_peer import LeaseStatus, RecordKind
 from nopfsfs.protocol.supervisor_peer import (
     ALL_OTHERS,
     MESSAGE_MAX,
@@ -125,12 +125,12 @@ class Mount:
         """The peer process has taken it."""
         assert wait_until(lambda: self.peer._stager is not None)
 
-    def order(self, kind: Kind, *records: tuple[int, ...]) -> None:
+    def order(self, kind: RecordKind, *records: tuple[int, ...]) -> None:
         assert self.stager is not None
         for message in stager_peer.pack(kind, list(records)):
             self.stager.send(message)
 
-    def answers(self, *kinds: Kind) -> tuple[Kind, list[tuple[int, ...]]]:
+    def answers(self, *kinds: RecordKind) -> tuple[RecordKind, list[tuple[int, ...]]]:
         """The stager's next message, of one of these kinds."""
         assert self.stager is not None
         kind, records = stager_peer.unpack(self.stager.recv(stager_peer.MESSAGE_MAX))
@@ -138,12 +138,12 @@ class Mount:
         return kind, records
 
     def ask(self, id: int, node: int, row: int, slot: int = 0, *, urgent: int = 1) -> None:
-        self.order(Kind.ASK, (id, row, slot * SLOT, length_of(row), mtime_of(row), node, urgent))
+        self.order(RecordKind.ASK, (id, row, slot * SLOT, length_of(row), mtime_of(row), node, urgent))
 
     def lend(self, id: int, row: int, slot: int) -> None:
         at = slot * SLOT
         self.memory[at : at + length_of(row)] = content(row)
-        self.order(Kind.LENT, (id, at, length_of(row), check_of(row), Status.OK))
+        self.order(RecordKind.LENT, (id, at, length_of(row), check_of(row), LeaseStatus.OK))
 
     def close(self) -> None:
         for sock in (self.supervisor, self.stager):
@@ -174,11 +174,11 @@ def mounts() -> Iterator[list[Mount]]:
 
 def fetch(mount: Mount, home: Mount, node: int, row: int, id: int = 1, slot: int = 0) -> None:
     mount.ask(id, node, row, slot)
-    _, [(loan, *rest)] = home.answers(Kind.LEND)
+    _, [(loan, *rest)] = home.answers(RecordKind.LEND)
     assert rest == [row, length_of(row), mtime_of(row), 1]
     home.lend(loan, row, 50)
-    assert home.answers(Kind.BACK) == (Kind.BACK, [(loan,)])
-    assert mount.answers(Kind.GOT) == (Kind.GOT, [(id, check_of(row), Status.OK, 0)])
+    assert home.answers(RecordKind.BACK) == (RecordKind.BACK, [(loan,)])
+    assert mount.answers(RecordKind.GOT) == (RecordKind.GOT, [(id, check_of(row), LeaseStatus.OK, 0)])
     assert bytes(mount.memory[slot * SLOT :][: length_of(row)]) == content(row)
 
 
@@ -214,7 +214,7 @@ def test_who_has_ended_stays_until_the_others_have(mounts: list[Mount]) -> None:
         assert mount.hear(NodeOver) == NodeOver(0, "left")
     fetch(mounts[1], mounts[2], 2, 7)
     mounts[1].ask(2, 0, 8)
-    assert mounts[1].answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.LOST, 0)])
+    assert mounts[1].answers(RecordKind.GOT) == (RecordKind.GOT, [(2, 0, LeaseStatus.LOST, 0)])
     assert mounts[0].code is None
     for mount in mounts[1:]:
         mount.end()
@@ -260,7 +260,7 @@ def test_a_stager_that_dies_is_replaced_when_all_is_quiet(mounts: list[Mount]) -
     fetch(second, first, 0, 3)
     first.lose_stager()
     second.ask(2, 0, 4)
-    assert second.answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.NO, 0)])
+    assert second.answers(RecordKind.GOT) == (RecordKind.GOT, [(2, 0, LeaseStatus.NO, 0)])
     first.new_stager()
     first.has_stager()
     fetch(second, first, 0, 5, id=3)
@@ -332,14 +332,14 @@ OF_STAGERS = {
     "kind 0": bytes(8),
     "noise": b"\xff" * 40,
     "too long": bytes(60_000),
-    "cut short": pack_one(Kind.ASK, 2, 1, 0, 30, 0, 1, 0)[:-1],
-    "what only the peer process says": pack_one(Kind.GOT, 1, 2, 0, 0),
-    "another such": pack_one(Kind.LEND, 1, 2, 3, 4, 0),
-    "an extent before the arena": pack_one(Kind.ASK, 7, 1, -64, 30, 0, 1, 0),
-    "an extent behind it": pack_one(Kind.ASK, 7, 1, LENGTH, 30, 0, 1, 0),
-    "a row that cannot be": pack_one(Kind.ASK, 7, -1, 0, 30, 0, 1, 0),
-    "hurry for nothing": pack_one(Kind.HURRY, 9),
-    "a row that nobody wanted": pack_one(Kind.LENT, 77, 0, 30, 0, 0),
+    "cut short": pack_one(RecordKind.ASK, 2, 1, 0, 30, 0, 1, 0)[:-1],
+    "what only the peer process says": pack_one(RecordKind.GOT, 1, 2, 0, 0),
+    "another such": pack_one(RecordKind.LEND, 1, 2, 3, 4, 0),
+    "an extent before the arena": pack_one(RecordKind.ASK, 7, 1, -64, 30, 0, 1, 0),
+    "an extent behind it": pack_one(RecordKind.ASK, 7, 1, LENGTH, 30, 0, 1, 0),
+    "a row that cannot be": pack_one(RecordKind.ASK, 7, -1, 0, 30, 0, 1, 0),
+    "hurry for nothing": pack_one(RecordKind.HURRY, 9),
+    "a row that nobody wanted": pack_one(RecordKind.LENT, 77, 0, 30, 0, 0),
 }
 
 
@@ -349,7 +349,7 @@ def test_garbage_of_the_stager_is_survived(mounts: list[Mount], name: str) -> No
     assert first.stager is not None
     first.stager.send(OF_STAGERS[name])
     if name == "a row that nobody wanted":
-        assert first.answers(Kind.BACK) == (Kind.BACK, [(77,)])
+        assert first.answers(RecordKind.BACK) == (RecordKind.BACK, [(77,)])
     fetch(first, second, 1, 3)
 
 
@@ -397,11 +397,11 @@ def test_a_stager_that_takes_nothing_is_given_up(mounts: list[Mount], monkeypatc
         for _ in range(100):
             asked += 1
             first.ask(asked, 1, 3)
-            first.order(Kind.GIVE_UP, (asked,))
+            first.order(RecordKind.GIVE_UP, (asked,))
         freed = 0
         while freed < 100:
-            kind, records = first.answers(Kind.GOT, Kind.FREED)
-            freed += len(records) if kind == Kind.FREED else 0
+            kind, records = first.answers(RecordKind.GOT, RecordKind.FREED)
+            freed += len(records) if kind == RecordKind.FREED else 0
 
 
 def test_without_a_supervisor_that_reads_its_messages_are_not_heaped_up(
@@ -446,7 +446,7 @@ class Half:
         self.network.late_cancels = True
         self.network.automatic = False
         self.network.ends[0].done = list  # type: ignore[method-assign]
-        for message in encode_records(JOB, [NodeAnswer(want.tag, check_of(row), Status.OK)]):
+        for message in encode_records(JOB, [NodeAnswer(want.tag, check_of(row), LeaseStatus.OK)]):
             self.other.send(0, message)
         self.network.deliver_all()
         assert wait_until(lambda: bool(self.mount.peer._router and self.mount.peer._router.requester.writes()))
@@ -612,7 +612,7 @@ def test_while_bytes_are_under_way_it_looks_more_often_but_not_for_ever(
     router = peer._router
     assert router is not None
     router.requester.ask(1, 3, 0, length_of(3), 0, 1, 1)
-    router.requester.answered(1, NodeAnswer(1, 0, Status.OK))
+    router.requester.answered(1, NodeAnswer(1, 0, LeaseStatus.OK))
     run(peer)
     assert slept.waits.count(process.MOVING_S) > 1000
     assert slept.waits[-1] == LONGEST_S

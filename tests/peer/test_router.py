@@ -16,7 +16,7 @@ from nopfsfs.peer.node_health import REST_S, NodeEnd
 from nopfsfs.peer.router import GOTS_MOST
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, NodeAnswer, Record, Want, encode_records
 from nopfsfs.protocol.codec import encode
-from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, Kind, Status
+from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, LeaseStatus, RecordKind
 from tests.examples import examples
 from tests.peer.network import BROKEN, HOWS, LONG, RIGHT, SHORT, WRONG
 from tests.peer.stagers import (
@@ -68,7 +68,7 @@ def test_a_row_of_another_node_is_brought(cluster: Cluster) -> None:
     assert ask.final is None
     cluster.network.finish()
     cluster.settle()
-    assert ask.final == Status.OK
+    assert ask.final == LeaseStatus.OK
     assert cluster.nodes[1].st.backs == 1
     assert (cluster.nodes[0].exchange.requester.files, cluster.nodes[1].exchange.responder.files) == (1, 1)
     assert cluster.nodes[0].exchange.requester.bytes == cluster.nodes[1].exchange.responder.bytes == length_of(3)
@@ -81,11 +81,11 @@ def test_a_row_that_is_being_loaded_is_coming_and_comes(cluster: Cluster) -> Non
     (loan,) = cluster.nodes[1].st.pending()
     cluster.nodes[1].st.coming(loan)
     cluster.settle()
-    assert ask.goes_on == [Status.COMING]
+    assert ask.goes_on == [LeaseStatus.COMING]
     cluster.wait(PREFETCH_S - 1)
     assert ask.final is None
     cluster.drain()
-    assert ask.final == Status.OK
+    assert ask.final == LeaseStatus.OK
     cluster.check_at_rest()
 
 
@@ -94,7 +94,7 @@ def test_who_does_not_have_it_says_no(cluster: Cluster) -> None:
     cluster.settle()
     cluster.nodes[1].st.refuse(cluster.nodes[1].st.pending()[0])
     cluster.settle()
-    assert ask.final == Status.NO
+    assert ask.final == LeaseStatus.NO
     assert cluster.nodes[0].exchange.requester.refused == 1
     cluster.check_at_rest()
 
@@ -110,7 +110,7 @@ def test_a_hurry_that_crosses_a_refusal_leaves_nothing_lent(cluster: Cluster) ->
     home.step()
     home.st.refuse(home.st.pending()[0])
     cluster.settle()
-    assert ask.final == Status.NO
+    assert ask.final == LeaseStatus.NO
     assert len(home.st.pending()) == 1
     cluster.drain()
     cluster.check_at_rest()
@@ -121,7 +121,7 @@ def test_many_are_asked_for_in_one_message(cluster: Cluster) -> None:
     cluster.network.on_send = lambda node, to, message: sent.append(types_of(message))
     asks = [cluster.nodes[0].st.ask(1, row) for row in range(30)]
     cluster.drain()
-    assert {the_ask(ask).final for ask in asks} == {Status.OK}
+    assert {the_ask(ask).final for ask in asks} == {LeaseStatus.OK}
     assert sent == [[Want] * 30, [NodeAnswer] * 30]
     cluster.check_at_rest()
 
@@ -135,7 +135,7 @@ def test_what_was_fetched_ahead_is_told_together_while_more_bytes_are_announced(
     last = fetched(cluster, GOTS_MOST)
     cluster.network.finish_all()
     cluster.settle()
-    assert {ask.final for ask in (*first, last)} == {Status.OK}
+    assert {ask.final for ask in (*first, last)} == {LeaseStatus.OK}
     cluster.drain()
     cluster.check_at_rest()
 
@@ -159,8 +159,8 @@ def test_what_is_told_together_does_not_wait_for_long(cluster: Cluster, what: st
         cluster.settle()
         cluster.network.finish_all()
         cluster.settle()
-        assert other.final == Status.OK
-    assert kept.final == Status.OK
+        assert other.final == LeaseStatus.OK
+    assert kept.final == LeaseStatus.OK
     cluster.drain()
     cluster.check_at_rest()
 
@@ -176,7 +176,7 @@ def test_what_is_given_back_does_not_go_with_each_request(cluster: Cluster) -> N
     cluster.network.deliver(0, 1)
     home.exchange.step()
     kinds = [kind for kind, _ in home.st.inbox]
-    assert kinds == [Kind.LEND]
+    assert kinds == [RecordKind.LEND]
     cluster.drain()
     assert home.st.backs == 4
     cluster.check_at_rest()
@@ -283,16 +283,16 @@ def test_what_has_ended_and_is_given_up_is_freed(cluster: Cluster) -> None:
     cluster.network.finish()
     node.exchange.step()  # before it hears of it
     cluster.settle()
-    assert (ask.final, ask.freed) == (Status.OK, 1)
+    assert (ask.final, ask.freed) == (LeaseStatus.OK, 1)
     cluster.check_at_rest()
 
 
 def test_news_arrive_at_one_or_at_all(cluster: Cluster) -> None:
     first, second, third = cluster.nodes
-    first.exchange.say(-1, b"all")
-    first.exchange.say(2, b"you")
-    first.exchange.say(0, b"me")
-    first.exchange.say(77, b"nobody")
+    first.exchange.send_news(-1, b"all")
+    first.exchange.send_news(2, b"you")
+    first.exchange.send_news(0, b"me")
+    first.exchange.send_news(77, b"nobody")
     cluster.settle()
     assert (first.heard, second.heard, third.heard) == ([], [(0, b"all")], [(0, b"all"), (0, b"you")])
 
@@ -306,17 +306,17 @@ def test_requests_to_a_node_that_hangs_run_out_and_it_is_left_alone_for_a_while(
     cluster.wait(SILENT_S - 0.2, 0, 2)
     assert not any(ask.final for ask in asks)
     cluster.wait(0.5, 0, 2)
-    assert {ask.final for ask in asks} == {Status.LATE}
+    assert {ask.final for ask in asks} == {LeaseStatus.LATE}
     assert not any(ask.held for ask in asks)
     assert node.exchange.nodes.resting(cluster.now) == [1]
     other = the_ask(node.st.ask(1, 7))
     node.step()
     node.st.take()
-    assert other.final == Status.LOST
+    assert other.final == LeaseStatus.LOST
     cluster.wait(REST_S, 0, 2)
     again = the_ask(node.st.ask(1, 8))
     cluster.drain()
-    assert again.final == Status.OK
+    assert again.final == LeaseStatus.OK
     cluster.check_at_rest()
 
 
@@ -340,7 +340,7 @@ def test_what_is_coming_runs_out_too_however_often_that_is_said(cluster: Cluster
         cluster.wait(1.0)
     assert ask.final is None
     cluster.wait(1.5)
-    assert ask.final == Status.LATE
+    assert ask.final == LeaseStatus.LATE
     assert not cluster.nodes[1].st.pending(), "the home was not told"
     cluster.drain()
     cluster.check_at_rest()
@@ -355,8 +355,8 @@ def test_of_bytes_that_may_take_long_it_is_said_that_they_are_being_sent(
     cluster.settle()
     cluster.nodes[1].st.lend(cluster.nodes[1].st.pending()[0])
     cluster.drain()
-    assert ask.final == Status.OK
-    assert ask.goes_on == [Status.SENDING]
+    assert ask.final == LeaseStatus.OK
+    assert ask.goes_on == [LeaseStatus.SENDING]
     cluster.check_at_rest()
 
 
@@ -369,7 +369,7 @@ def test_a_reader_that_comes_makes_the_limit_shorter(cluster: Cluster) -> None:
     cluster.wait(COMING_S - 1)
     assert ask.final is None
     cluster.wait(1.5)
-    assert ask.final == Status.LATE
+    assert ask.final == LeaseStatus.LATE
 
 
 def test_bytes_that_do_not_arrive_run_out_and_their_extent_stays_held(cluster: Cluster) -> None:
@@ -378,7 +378,7 @@ def test_bytes_that_do_not_arrive_run_out_and_their_extent_stays_held(cluster: C
     lend_all(cluster.nodes[1])
     cluster.settle()
     cluster.wait(COMING_S + 0.5)
-    assert ask.final == Status.LATE
+    assert ask.final == LeaseStatus.LATE
     assert ask.held
     assert not ask.freed
     cluster.network.finish()
@@ -395,15 +395,15 @@ def test_a_stager_that_is_gone_answers_no_and_the_next_begins_anew(cluster: Clus
     assert waits.final is None, "it is not known yet whether it will come"
     late = the_ask(node.st.ask(1, 5))
     cluster.settle()
-    assert late.final == Status.NO
+    assert late.final == LeaseStatus.NO
     cluster.network.finish_all()
     cluster.settle()
-    assert under_way.final == Status.OK
+    assert under_way.final == LeaseStatus.OK
     home.stager_comes()
     anew = the_ask(node.st.ask(1, 6))
     cluster.drain()
-    assert anew.final == Status.OK
-    assert waits.final == Status.OK, "of the new one"
+    assert anew.final == LeaseStatus.OK
+    assert waits.final == LeaseStatus.OK, "of the new one"
     cluster.check_at_rest()
 
 
@@ -419,7 +419,7 @@ def test_a_new_stager_may_number_its_requests_as_the_one_before(cluster: Cluster
     new = the_ask(node.st.ask(1, 4))
     assert new.id == old.id
     cluster.drain()
-    assert (new.final, new.freed) == (Status.OK, 0)
+    assert (new.final, new.freed) == (LeaseStatus.OK, 0)
     cluster.check_at_rest()
 
 
@@ -437,7 +437,7 @@ def test_so_it_may_where_what_was_left_ends_later(cluster: Cluster) -> None:
     assert (new.id, new.freed) == (old.id, 0)
     lend_all(cluster.nodes[2])
     cluster.drain()
-    assert new.final == Status.OK
+    assert new.final == LeaseStatus.OK
 
 
 @pytest.mark.parametrize("how", [WRONG, SHORT, LONG])
@@ -448,13 +448,13 @@ def test_wrong_bytes_are_refused_and_whoever_sends_them_thrice_is_asked_no_more(
         ask = fetched(cluster, number)
         cluster.network.finish(0, how)
         cluster.settle()
-        assert ask.final == Status.CORRUPT
+        assert ask.final == LeaseStatus.CORRUPT
     assert node.over == [(1, NodeEnd.CORRUPT)]
     assert node.exchange.requester.corrupt == 3
-    assert fetched(cluster, 9).final == Status.LOST
+    assert fetched(cluster, 9).final == LeaseStatus.LOST
     theirs = fetched(cluster, 9, by=1, home=0)
     cluster.drain()
-    assert theirs.final == Status.OK, "it may ask all the same"
+    assert theirs.final == LeaseStatus.OK, "it may ask all the same"
     cluster.check_at_rest()
 
 
@@ -463,7 +463,7 @@ def test_a_wrong_checksum_is_as_bad(cluster: Cluster) -> None:
     cluster.settle()
     cluster.nodes[1].st.lend(cluster.nodes[1].st.pending()[0], check=1)
     cluster.drain()
-    assert ask.final == Status.CORRUPT
+    assert ask.final == LeaseStatus.CORRUPT
     cluster.check_at_rest()
 
 
@@ -475,7 +475,7 @@ def test_a_stager_that_lends_what_cannot_be_lends_nothing(cluster: Cluster, exte
     home = cluster.nodes[1].st
     home.lend_wrong(home.pending()[0], extent, length)
     cluster.drain()
-    assert ask.final == Status.NO
+    assert ask.final == LeaseStatus.NO
     assert home.backs == 1
     cluster.check_at_rest()
 
@@ -488,7 +488,7 @@ def test_a_node_whose_transfers_fail_is_lost(cluster: Cluster) -> None:
     cluster.network.finish(0, BROKEN)
     node.step()
     node.st.take()
-    assert under_way.final == waits.final == another.final == Status.LOST
+    assert under_way.final == waits.final == another.final == LeaseStatus.LOST
     assert (under_way.held, waits.held, another.held) == (False, False, True)
     assert node.over == [(1, NodeEnd.LOST)]
     cluster.network.finish(0, BROKEN)
@@ -503,7 +503,7 @@ def test_a_node_that_cannot_be_reached_is_lost(cluster: Cluster) -> None:
     cluster.network.cut.add((0, 1))
     asks = [the_ask(node.st.ask(1, row)) for row in range(3)]
     cluster.settle()
-    assert {ask.final for ask in asks} == {Status.LOST}
+    assert {ask.final for ask in asks} == {LeaseStatus.LOST}
     assert node.over == [(1, NodeEnd.LOST)]
     node.check_at_rest()
     assert not node.exchange.nodes.alone
@@ -547,7 +547,7 @@ GARBAGE = {
     "a time that no file has": said(Want(1, 2, 3, 1 << 63, False)),
     "a tag twice": said(Want(1, 2, 3, 4, False), Want(1, 2, 3, 4, False)),
     "urgency of 2": said(Want(1, 2, 3, 4, 2)),  # type: ignore[arg-type]
-    "an answer to nothing": said(NodeAnswer(9, 0, Status.OK)),
+    "an answer to nothing": said(NodeAnswer(9, 0, LeaseStatus.OK)),
 }
 
 
@@ -558,10 +558,10 @@ def test_garbage_is_counted_and_its_sender_asked_no_more(cluster: Cluster, name:
     cluster.settle()
     assert node.exchange.garbage == 1
     assert node.over == [(1, NodeEnd.GARBAGE)]
-    assert fetched(cluster).final == Status.LOST
+    assert fetched(cluster).final == LeaseStatus.LOST
     from_another = fetched(cluster, home=2)
     cluster.drain()
-    assert from_another.final == Status.OK
+    assert from_another.final == LeaseStatus.OK
 
 
 def test_what_was_asked_of_a_node_that_sends_garbage_is_lost_and_nothing_leaks(cluster: Cluster) -> None:
@@ -572,7 +572,7 @@ def test_what_was_asked_of_a_node_that_sends_garbage_is_lost_and_nothing_leaks(c
     cluster.network.inject(1, 0, b"?")
     node.step()
     node.st.take()
-    assert waits.final == under_way.final == Status.LOST
+    assert waits.final == under_way.final == LeaseStatus.LOST
     assert under_way.held
     cluster.drain()
     assert under_way.freed == 1
@@ -599,11 +599,11 @@ def test_orders_that_cannot_be_are_refused_and_the_others_done(cluster: Cluster)
     ]  # fmt: skip
     with pytest.raises(ValueError):
         node.exchange.from_stager(kind, [*bad, *records, records[0]])
-    for other in (Kind.GOT, Kind.FREED, Kind.LEND, Kind.BACK):
+    for other in (RecordKind.GOT, RecordKind.FREED, RecordKind.LEND, RecordKind.BACK):
         with pytest.raises(ValueError):
             node.exchange.from_stager(other, [(1,)])
     cluster.drain()
-    assert good.final == Status.OK
+    assert good.final == LeaseStatus.OK
     assert not cluster.nodes[1].over
     cluster.check_at_rest()
 
@@ -611,7 +611,7 @@ def test_orders_that_cannot_be_are_refused_and_the_others_done(cluster: Cluster)
 def test_nodes_that_do_not_exist_are_lost_and_so_is_this_one(cluster: Cluster) -> None:
     asks = [the_ask(cluster.nodes[0].st.ask(node, 3)) for node in (0, 3, 65535)]
     cluster.settle()
-    assert {ask.final for ask in asks} == {Status.LOST}
+    assert {ask.final for ask in asks} == {LeaseStatus.LOST}
     cluster.check_at_rest()
 
 
@@ -620,10 +620,10 @@ def test_a_node_that_left_is_not_asked_and_gets_what_it_had_asked_for_nowhere(cl
     waits, theirs = the_ask(node.st.ask(1, 3)), fetched(cluster, 4, by=1, home=0)
     home.leave()
     cluster.settle()
-    assert waits.final == Status.NO
+    assert waits.final == LeaseStatus.NO
     assert theirs.final is None
     assert node.over == [(1, NodeEnd.LEFT)]
-    assert fetched(cluster, 5).final == Status.LOST
+    assert fetched(cluster, 5).final == LeaseStatus.LOST
     cluster.drain()
     cluster.check_at_rest()
 
@@ -649,7 +649,7 @@ def test_all_that_leave_are_alone_at_last(cluster: Cluster, order: tuple[int, ..
 def test_a_node_alone_in_the_job_has_nobody_to_wait_for() -> None:
     cluster = Cluster(1)
     assert cluster.nodes[0].exchange.nodes.alone
-    cluster.nodes[0].exchange.say(-1, b"hello")
+    cluster.nodes[0].exchange.send_news(-1, b"hello")
     cluster.nodes[0].leave()
 
 
@@ -665,10 +665,10 @@ def test_who_asks_for_too_much_at_once_is_not_one_of_us(cluster: Cluster) -> Non
 def test_a_stager_that_asks_for_too_much_at_once_is_refused_some_of_it(cluster: Cluster) -> None:
     node = cluster.nodes[0]
     record = (3, 0, length_of(3), mtime_of(3), 1, 0)
-    node.exchange.from_stager(Kind.ASK, [(number, *record) for number in range(1, 2001)])
+    node.exchange.from_stager(RecordKind.ASK, [(number, *record) for number in range(1, 2001)])
     node.step()
     status = [record[2] for _, record in node.st.inbox]
-    assert status == [Status.LOST] * (2000 - 512)
+    assert status == [LeaseStatus.LOST] * (2000 - 512)
     node.st.inbox.clear()
     cluster.turn(1, 2)
     assert not cluster.nodes[1].over
@@ -683,19 +683,19 @@ def test_a_tag_may_be_used_again_before_the_home_has_seen_its_bytes_go(cluster: 
     cluster.network.finish()
     node.step()
     node.st.take()
-    assert first.final == Status.OK
+    assert first.final == LeaseStatus.OK
     second = the_ask(node.st.ask(1, 4))
     node.step()
     cluster.network.deliver_all()
     home.step()  # takes what has come before it looks what has gone
     cluster.drain()
     assert not home.over
-    assert second.final == Status.OK
+    assert second.final == LeaseStatus.OK
 
 
 def test_without_a_tag_nothing_is_asked(cluster: Cluster) -> None:
     cluster.nodes[0].exchange.requester._tags.clear()
-    assert fetched(cluster).final == Status.LOST
+    assert fetched(cluster).final == LeaseStatus.LOST
 
 
 # ---- in any order -----------------------------------------------------------------------------------------
@@ -849,7 +849,7 @@ class Exchanges(RuleBasedStateMachine):
 
     @rule(number=nodes, to=st.integers(-1, N))
     def say(self, number: int, to: int) -> None:
-        self.node(number).exchange.say(to, b"news")
+        self.node(number).exchange.send_news(to, b"news")
 
     @invariant()
     def nobody_writes_where_nobody_may(self) -> None:

@@ -1,4 +1,4 @@
-"""A policy of the limit with made-up gauges: a mount whose requests all take as long as the test says."""
+"""A policy of the limit with made-up metrics: a mount whose requests all take as long as the test says."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ from collections import deque
 import numpy as np
 
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 from nopfsfs.policy.residency import EVICTING, STAGED, Copy, Hold
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 
 class World:
@@ -40,7 +40,7 @@ class World:
         self.fail = fail
         self.position = 0
         self.fetches: deque[int] = deque()
-        self.pusher: deque[tuple[Do, int]] = deque()
+        self.pusher: deque[tuple[StagerCommand, int]] = deque()
         self.disk_work: deque[tuple[int, int]] = deque()  # row and tier; 0: it is to leave
         self.staged: set[int] = set()
         self.pages: set[int] = set()
@@ -131,18 +131,18 @@ class World:
             self._obey(do, rows, value)
         self.policy.restart(self.position)
 
-    def _obey(self, do: Do, rows: list[int], value: int) -> None:
-        if do == Do.FETCH:
+    def _obey(self, do: StagerCommand, rows: list[int], value: int) -> None:
+        if do == StagerCommand.FETCH:
             self.fetches.extend(rows)
-        elif do == Do.CANCEL:
+        elif do == StagerCommand.CANCEL:
             while self.fetches:
                 self.events.append(("cancelled", self.fetches.popleft()))
-        elif do == Do.EVICT:
+        elif do == StagerCommand.EVICT:
             for row in rows:
                 self.staged.discard(row)
                 self.events.append(("evicted", row))
-        elif do in (Do.TO_DISK, Do.OFF_DISK):
-            self.disk_work.extend((row, value if do == Do.TO_DISK else 0) for row in rows)
+        elif do in (StagerCommand.TO_DISK, StagerCommand.OFF_DISK):
+            self.disk_work.extend((row, value if do == StagerCommand.TO_DISK else 0) for row in rows)
         else:
             self.pusher.extend((do, row) for row in rows)
 
@@ -177,7 +177,7 @@ class World:
                     self.events.append(("kernel_reads", row))
         else:
             do, row = self.pusher.popleft()
-            if do == Do.DROP:
+            if do == StagerCommand.DROP:
                 self.pages.discard(row)
                 self.dropped.add(row)
                 self.events.append(("dropped", row))

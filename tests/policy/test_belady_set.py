@@ -8,11 +8,11 @@ import pytest
 from nopfsfs.placement.belady import NEVER
 from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.next_use import nothing_known
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.belady import Belady
 from tests.policy.simulated import World
 
@@ -160,7 +160,7 @@ def test_what_is_not_known_to_be_read_again_goes_to_disk_while_there_is_room() -
     for row in range(4):
         read(c, row)
     orders = c.take_commands()
-    assert [rows for do, rows, _ in orders if do == Do.TO_DISK] == [[1, 2]]
+    assert [rows for do, rows, _ in orders if do == StagerCommand.TO_DISK] == [[1, 2]]
     assert [c.residency.home[row] for row in range(4)] == [Home.RAM, Home.DISK, Home.DISK, Home.STREAM]
 
 
@@ -179,11 +179,11 @@ def test_after_another_plan_what_stays_is_judged_by_it() -> None:
     for row in (1, 2, 3):
         read(c, row)
     c.take_commands()
-    assert c.residency.kept.furthest() == 3
+    assert c.residency.kept.pop_last_used() == 3
     c.residency.kept.add(3)
     c.foresee(lambda some: 10 - some)
     c.restart(0)
-    assert c.residency.kept.furthest() == 1
+    assert c.residency.kept.pop_last_used() == 1
 
 
 def test_what_was_evicted_holds_no_room_that_could_be_spared() -> None:

@@ -7,9 +7,9 @@ import errno
 import numpy as np
 
 from nopfsfs.policy.check_queue import OUTSTANDING, CheckRequest
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.ring import IN_MEMORY, NOT_HELD, ON_TIER
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.splits import split
 
 
@@ -31,7 +31,8 @@ def request_of(policy: NodePolicy, *rows: int) -> CheckRequest:
 
 def commanded(policy: NodePolicy) -> list[int]:
     policy.serve_requests(stream=False)
-    return [row for do, rows, value in policy.take_commands() if (do, value) == (Do.CHECK, 0) for row in rows]
+    commands = policy.take_commands()
+    return [row for command, rows, value in commands if (command, value) == (StagerCommand.CHECK, 0) for row in rows]
 
 
 def counts(request: CheckRequest) -> dict[str, int]:
@@ -78,7 +79,7 @@ def test_when_the_stager_dies_or_another_request_ends_the_others_go_on() -> None
     policy.stager_restarted()
     assert sorted(commanded(policy)) == [0, 1, 1, 2]
     policy.checks.remove(first)
-    assert (Do.CHECK, [], 1) in policy.take_commands()
+    assert (StagerCommand.CHECK, [], 1) in policy.take_commands()
     assert sorted(commanded(policy)) == [1, 2]
     policy.checks.ended(1, 0, 0)
     policy.checks.ended(2, 0, 0)

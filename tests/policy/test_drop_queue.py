@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from nopfsfs.policy import file_request
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.drop_queue import DropRequest
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.push_scheduler import Paged
 from nopfsfs.policy.residency import PRESENT, Copy
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.splits import split
 
 SIZE = 10
-Commands = list[tuple[Do, list[int], int]]
+Commands = list[tuple[StagerCommand, list[int], int]]
 
 
 class Node:
@@ -44,15 +44,15 @@ class Node:
         c = self.policy
         for do, rows, value in commands:
             for row in rows:
-                if do == Do.EVICT and not value:
+                if do == StagerCommand.EVICT and not value:
                     c.evicted(row)
-                elif do == Do.DROP:
+                elif do == StagerCommand.DROP:
                     c.dropped(row)
-                elif do == Do.OFF_DISK:
+                elif do == StagerCommand.OFF_DISK:
                     c.off_disk(row)
-                elif do == Do.TO_DISK:
+                elif do == StagerCommand.TO_DISK:
                     c.on_disk(row, value)
-                elif do == Do.FETCH:
+                elif do == StagerCommand.FETCH:
                     c.staged(row)
 
     def settle(self) -> None:
@@ -103,7 +103,7 @@ def test_blocks_of_files_read_by_ranges_go_too() -> None:
     node.policy.residency.split = split(100, 0, 100, whole_limit=SIZE - 1)
     request = node.drop(1, 3)
     commands = node.look()
-    assert commands == [(Do.EVICT, [1, 3], 1), (Do.DROP, [1, 3], 0)]
+    assert commands == [(StagerCommand.EVICT, [1, 3], 1), (StagerCommand.DROP, [1, 3], 0)]
     node.carry_out(commands)
     assert request.done
     assert counts(request) == {"dropped": 2}
@@ -127,18 +127,18 @@ def test_what_is_on_its_way_is_awaited() -> None:
     fetch = node.look()
     request = node.drop(*range(3))
     first = node.look()
-    assert first == [(Do.EVICT, [0, 1, 2], 1)]
+    assert first == [(StagerCommand.EVICT, [0, 1, 2], 1)]
     assert counts(request) == {}
     node.carry_out(fetch)
     node.policy.advance(0, 3, lambda start, count: np.arange(start, min(3, start + count)))
     commands = node.policy.take_commands()
-    assert {do for do, _, _ in commands} == {Do.TO_DISK, Do.PUSH}
+    assert {do for do, _, _ in commands} == {StagerCommand.TO_DISK, StagerCommand.PUSH}
     node.policy.drops.serve()
     for do, rows, value in commands:
         for row in rows:
-            if do == Do.PUSH:
+            if do == StagerCommand.PUSH:
                 node.policy.pushed(row)
-            elif do == Do.TO_DISK:
+            elif do == StagerCommand.TO_DISK:
                 node.policy.on_disk(row, value)
     node.settle()
     assert request.done

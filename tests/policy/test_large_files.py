@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from nopfsfs.placement.methods import NOWHERE
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.drop_queue import DropRequest
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.residency import ON_DISK, WRITING
 from nopfsfs.policy.warm_queue import WarmRequest
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.splits import split
 
 LARGE, SMALL = 100, 10
 SIZES = [LARGE, SMALL, LARGE, LARGE, SMALL]
-Commands = list[tuple[Do, list[int], int]]
+Commands = list[tuple[StagerCommand, list[int], int]]
 
 
 class Node:
@@ -38,7 +38,7 @@ class Node:
 
     def copies(self, *stream: int) -> list[tuple[int, int]]:
         """The rows that it has copied, in this order, and their tiers."""
-        return [(row, tier) for do, rows, tier in self.look(*stream) if do == Do.COPY_LARGE for row in rows]
+        return [(row, tier) for do, rows, tier in self.look(*stream) if do == StagerCommand.COPY_LARGE for row in rows]
 
     def home(self, row: int) -> int:
         return self.policy.residency.home_of[row]
@@ -52,7 +52,7 @@ def test_large_files_are_copied_in_the_order_of_the_stream_each_once() -> None:
 
 
 def test_small_files_are_fetched_beside_them() -> None:
-    fetched = [rows for do, rows, _ in Node(1000).look(2, 1, 0) if do == Do.FETCH]
+    fetched = [rows for do, rows, _ in Node(1000).look(2, 1, 0) if do == StagerCommand.FETCH]
     assert fetched == [[1]]
 
 
@@ -66,7 +66,7 @@ def test_there_are_no_more_copies_than_there_is_room() -> None:
 def test_without_a_disk_or_where_nodes_agree_there_are_none(node: Node) -> None:
     assert node.copies(0, 2, 3) == []
     node.policy.copying(0, 1)
-    assert (Do.OFF_DISK, [0], 1) in node.look()
+    assert (StagerCommand.OFF_DISK, [0], 1) in node.look()
 
 
 def test_another_plan_has_its_own_order() -> None:
@@ -93,7 +93,7 @@ def test_a_copy_that_a_reader_has_begun_goes_where_there_is_no_room() -> None:
     node = Node(150)
     node.copies(0)
     node.policy.copying(3, 1)
-    assert node.look() == [(Do.OFF_DISK, [3], 1)]
+    assert node.look() == [(StagerCommand.OFF_DISK, [3], 1)]
     assert node.home(3) != Home.DISK
 
 
@@ -110,14 +110,14 @@ def test_while_a_disk_does_not_pay_no_more_copies_are_begun() -> None:
     node.policy.use_disk(False)
     assert node.copies(0, 2) == []
     node.policy.copying(3, 1)
-    assert node.look() == [(Do.OFF_DISK, [3], 1)]
+    assert node.look() == [(StagerCommand.OFF_DISK, [3], 1)]
 
 
 def test_a_placement_that_says_elsewhere_holds() -> None:
     node = Node(1000)
     node.policy.apply_placement(np.full(len(SIZES), NOWHERE, np.int8), node.policy.held())
     node.policy.copying(0, 1)
-    assert (Do.OFF_DISK, [0], 1) in node.look()
+    assert (StagerCommand.OFF_DISK, [0], 1) in node.look()
 
 
 def test_a_copy_that_is_lost_is_asked_for_again() -> None:
@@ -184,7 +184,7 @@ def test_drop_takes_a_copy_away_that_may_never_be_whole(whole: bool) -> None:
     request.add(np.array([0]))
     request.complete = True
     node.policy.drops.add(request)
-    assert (Do.OFF_DISK, [0], 0) in node.look()
+    assert (StagerCommand.OFF_DISK, [0], 0) in node.look()
     node.policy.off_disk(0)
     node.policy.dropped(0)
     assert request.done

@@ -25,7 +25,7 @@ def spare(rows: list[int], uses: dict[int, int]) -> NextUseOrder:
 
 def drain(s: NextUseOrder, after: int = -1) -> list[int]:
     found = []
-    while (row := s.furthest(after)) is not None:
+    while (row := s.pop_last_used(after)) is not None:
         found.append(row)
     return found
 
@@ -44,7 +44,7 @@ def test_nothing_goes_that_is_read_before_what_needs_the_room() -> None:
 def test_what_came_again_is_judged_anew() -> None:
     uses = {1: 10, 2: 20}
     s = spare([1, 2], uses)
-    assert s.furthest(after=25) is None
+    assert s.pop_last_used(after=25) is None
     s.discard(1)
     uses[1] = 50
     s.add(1)
@@ -54,7 +54,7 @@ def test_what_came_again_is_judged_anew() -> None:
 def test_another_stream_is_another_order() -> None:
     uses = {1: 10, 2: 20}
     s = spare([1, 2], uses)
-    assert s.furthest(after=25) is None
+    assert s.pop_last_used(after=25) is None
     uses[1] = 50
     s.invalidate()
     assert drain(s) == [1, 2]
@@ -83,7 +83,7 @@ def test_many_are_sorted_seldom() -> None:
     for row in range(10_000):
         s.add(row)
     for row in range(10_000, 20_000):  # one comes, one goes, as in a window that is full
-        s.furthest()
+        s.pop_last_used()
         s.add(row)
     assert sum(asked) < 20 * 10_000
 

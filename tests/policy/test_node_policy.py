@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.policy import stream_scan
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_reads import DROP_BYTES
@@ -24,6 +23,7 @@ from nopfsfs.policy.pending_reads import PASSED_BY
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 from nopfsfs.policy.residency import KERNEL_READS
 from nopfsfs.policy.stream_scan import SCAN, SCAN_STEPS
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.examples import examples
 from tests.policy.simulated import World
 from tests.policy.splits import split
@@ -132,7 +132,7 @@ def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
     c.released(0)
     assert c.take_commands() == []
     c.staged(0)
-    assert c.take_commands() == [(Do.EVICT, [0], 0)]
+    assert c.take_commands() == [(StagerCommand.EVICT, [0], 0)]
     c.evicted(0)
     assert c.residency.stream_used == 0
 
@@ -156,7 +156,7 @@ def test_a_copy_whose_last_close_was_never_heard_of_goes_in_the_end() -> None:
         c.released(1)
         if orders := c.take_commands():
             break
-    assert orders == [(Do.EVICT, [0], 0)]
+    assert orders == [(StagerCommand.EVICT, [0], 0)]
 
 
 def test_what_a_stager_that_died_was_to_be_told_is_vain() -> None:
@@ -191,11 +191,11 @@ def test_copies_that_the_new_plan_reads_as_well_are_kept_however_far_ahead() -> 
         for _ in range(n // 256 + 9):
             c.advance(0, n, lambda start, count: stream[start : start + count])
             for do, rows, _ in c.take_commands():
-                if do == Do.EVICT:
+                if do == StagerCommand.EVICT:
                     evicted.extend(rows)
                 for row in rows:
-                    if do in (Do.FETCH, Do.EVICT):
-                        (c.staged if do == Do.FETCH else c.evicted)(row)
+                    if do in (StagerCommand.FETCH, StagerCommand.EVICT):
+                        (c.staged if do == StagerCommand.FETCH else c.evicted)(row)
 
     follow(np.arange(n))
     streaming = np.flatnonzero(c.residency.home != Home.RAM)
@@ -222,10 +222,10 @@ def test_a_drop_and_a_push_of_one_row_do_not_unbalance_the_books() -> None:
     c.read(0, 10)
     c.released(0)
     c.resize(split(homes=20, stream=0, pages=5), np.array([0]))
-    assert (Do.DROP, [0], 0) in c.take_commands()
+    assert (StagerCommand.DROP, [0], 0) in c.take_commands()
     c.resize(split(homes=20, stream=0, pages=15), np.array([0]))
     c.advance(0, 1, lambda start, count: np.array([0]))
-    assert (Do.PUSH, [0], 0) in c.take_commands()
+    assert (StagerCommand.PUSH, [0], 0) in c.take_commands()
     c.dropped(0)
     assert c.pages_used == 10
     c.pushed(0)
@@ -243,7 +243,7 @@ def test_a_file_closed_twice_is_dropped_once() -> None:
     for row in (1, 2):
         c.opened(row)
         c.read(row, 10)
-    drops = [rows for do, rows, _ in c.take_commands() if do == Do.DROP]
+    drops = [rows for do, rows, _ in c.take_commands() if do == StagerCommand.DROP]
     assert drops == [[0]]
     c.dropped(0)
     assert c.pages_used == 20
@@ -257,13 +257,13 @@ def test_pages_read_while_they_are_dropped_stay_charged() -> None:
         c.opened(row)
         c.read(row, 10)
         c.released(row)
-    assert (Do.DROP, [0], 0) in c.take_commands()
+    assert (StagerCommand.DROP, [0], 0) in c.take_commands()
     c.opened(0)
     c.read(0, 10)
     c.dropped(0)
     assert c.pages_used == 20
     c.released(0)
-    assert [do for do, _, _ in c.take_commands()] == [Do.DROP]
+    assert [do for do, _, _ in c.take_commands()] == [StagerCommand.DROP]
 
 
 @pytest.mark.parametrize("before", [4, 40])
@@ -282,7 +282,8 @@ def test_a_file_that_grew_above_what_is_staged_whole_leaves_its_room_and_comes_b
     assert w.fetched == [0, 1, 2], "it is not staged whole"
     c.opened(0)
     c.read(0, DROP_BYTES + 1)
-    assert (Do.DROP, [0]) in [(do, rows) for do, rows, _ in c.take_commands()], "its pages go while it is read"
+    commands = [(command, rows) for command, rows, _ in c.take_commands()]
+    assert (StagerCommand.DROP, [0]) in commands, "its pages go while it is read"
     w.change(0, 6)
     w.skip(2)
     w.settle()
@@ -304,11 +305,11 @@ def test_large_files_lose_the_pages_behind_their_reader() -> None:
     c.opened(0)
     for end in range(0, 4 * DROP_BYTES, 1 << 20):
         c.read(0, end)
-    drops = [value for do, rows, value in c.take_commands() if do == Do.DROP]
+    drops = [value for do, rows, value in c.take_commands() if do == StagerCommand.DROP]
     assert drops == sorted(drops)
     assert len(drops) == 3
     c.released(0)
-    assert c.take_commands() == [(Do.DROP, [0], 0)]
+    assert c.take_commands() == [(StagerCommand.DROP, [0], 0)]
     assert c.pages_used == 0
 
 
@@ -328,7 +329,7 @@ def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_b
     c = NodePolicy(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [20])
     for row in (0, 1):
         c.staged(row)
-    assert (Do.TO_DISK, [0, 1], 1) in c.take_commands()
+    assert (StagerCommand.TO_DISK, [0, 1], 1) in c.take_commands()
     c.on_disk(0, 1)
     c.off_disk(1)  # full, before it should have been
     c.staged(2)
@@ -347,11 +348,11 @@ def test_what_a_tier_refused_for_a_while_may_go_there_at_its_next_use() -> None:
     c.off_disk(0, again=True)  # its copy was lost
     c.off_disk(1, again=True)  # the tier had failed
     assert [c.residency.home[row] for row in (0, 1)] == [Home.UNPLACED] * 2
-    assert (Do.EVICT, [0, 1], 0) in c.take_commands()
+    assert (StagerCommand.EVICT, [0, 1], 0) in c.take_commands()
     for row in (0, 1):
         c.evicted(row)
         c.staged(row)
-    assert (Do.TO_DISK, [0, 1], 1) in c.take_commands()
+    assert (StagerCommand.TO_DISK, [0, 1], 1) in c.take_commands()
     c.staged(2)
     assert c.residency.home[2] == Home.STREAM, "there is room for two, as before"
 
@@ -366,7 +367,7 @@ def test_what_a_mount_before_has_left_on_a_disk_that_is_short_stays_there(room: 
     for row in (0, 1, 2):
         c.staged(row)
     assert [c.residency.home[row] for row in (0, 1, 2)] == homes
-    assert not [order for order in c.take_commands() if order[0] == Do.TO_DISK]
+    assert not [order for order in c.take_commands() if order[0] == StagerCommand.TO_DISK]
 
 
 def test_more_than_fits_is_not_at_home_where_it_was_left() -> None:
@@ -389,15 +390,15 @@ def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_w
     c.staged(1)
     c.staged(2)
     c.staged(3)
-    assert [order for order in c.take_commands() if order[0] == Do.TO_DISK] == [
-        (Do.TO_DISK, [0], 1), (Do.TO_DISK, [1], 1), (Do.TO_DISK, [2], 2),
+    assert [order for order in c.take_commands() if order[0] == StagerCommand.TO_DISK] == [
+        (StagerCommand.TO_DISK, [0], 1), (StagerCommand.TO_DISK, [1], 1), (StagerCommand.TO_DISK, [2], 2),
     ]  # fmt: skip
     assert c.residency.home[3] == Home.STREAM
     c.off_disk(0)
     c.residency.home[3] = Home.UNPLACED
     c.evicted(3)
     c.staged(3)
-    assert (Do.TO_DISK, [3], 2) in c.take_commands()
+    assert (StagerCommand.TO_DISK, [3], 2) in c.take_commands()
 
 
 # ---- a reader who is faster, a kernel that takes pages back -------------------------------------------------
@@ -415,7 +416,7 @@ def ready(n: int, rows: range) -> NodePolicy:
 
 
 def pushes(c: NodePolicy) -> list[int]:
-    return [row for do, rows, _ in c.take_commands() if do == Do.PUSH for row in rows]
+    return [row for do, rows, _ in c.take_commands() if do == StagerCommand.PUSH for row in rows]
 
 
 def test_pushes_get_ahead_of_a_reader_who_has_overtaken_them() -> None:
@@ -480,19 +481,19 @@ def test_a_copy_on_disk_that_the_kernel_may_not_read_is_pushed_as_any_other() ->
     c = NodePolicy(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 100), [20])
     c.let_pass(np.ones(2, np.bool_))
 
-    def orders(position: int) -> list[tuple[Do, list[int], int]]:
+    def orders(position: int) -> list[tuple[StagerCommand, list[int], int]]:
         c.advance(position, 2, lambda start, count: np.array([0, 1, 0, 1])[start : start + count])
         return c.take_commands()
 
-    assert orders(0) == [(Do.FETCH, [0, 1], 0)]
+    assert orders(0) == [(StagerCommand.FETCH, [0, 1], 0)]
     c.staged(0)
     c.staged(1)
-    assert orders(0) == [(Do.TO_DISK, [0, 1], 1)]
+    assert orders(0) == [(StagerCommand.TO_DISK, [0, 1], 1)]
     for row in (0, 1):
         c.on_disk(row, 1)
         c.kernel_reads(row, row == 0)
-    assert orders(0) == [(Do.EVICT, [0], 0)]
-    assert orders(2) == [(Do.PUSH, [1], 0)]
+    assert orders(0) == [(StagerCommand.EVICT, [0], 0)]
+    assert orders(2) == [(StagerCommand.PUSH, [1], 0)]
 
 
 # ---- resizing -----------------------------------------------------------------------------------------------
@@ -641,11 +642,13 @@ def test_any_state_can_be_taken_over(
     assert (paged[c.pushes.home] == Paged.WHOLE).all(), "what is there in part is no home"
     assert (paged == before).all()
     orders = c.take_commands()
-    gone = {do: [row for what, rows, _ in orders if what == do for row in rows] for do in (Do.EVICT, Do.DROP)}
-    assert gone[Do.EVICT] == np.flatnonzero(staged & (c.residency.home != Home.RAM)).tolist()
-    for row in gone[Do.EVICT]:
+    gone: dict[StagerCommand, list[int]] = {StagerCommand.EVICT: [], StagerCommand.DROP: []}
+    for command, rows, _ in orders:
+        gone.get(command, []).extend(rows)
+    assert gone[StagerCommand.EVICT] == np.flatnonzero(staged & (c.residency.home != Home.RAM)).tolist()
+    for row in gone[StagerCommand.EVICT]:
         c.evicted(row)
-    for row in gone[Do.DROP]:
+    for row in gone[StagerCommand.DROP]:
         c.dropped(row)
     assert c.residency.stream_used == 0
     assert c.pages_used == sizes[paged != Paged.NONE].sum() <= page_homes + window

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.node_policy import NodePolicy
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.simulated import World
 
 
@@ -84,13 +84,13 @@ def test_what_is_being_let_go_when_it_is_placed_comes_back() -> None:
     c.foresee(lambda rows: rows)
     c.apply_placement(np.array([UNCOVERED, 0, 0, UNCOVERED], np.int8), c.held())
     c.staged(0)
-    assert c.take_commands() == [(Do.EVICT, [0], 0)]
+    assert c.take_commands() == [(StagerCommand.EVICT, [0], 0)]
     c.resize(split(40, 20), c.held())
     c.apply_placement(np.array([0, UNCOVERED, UNCOVERED, UNCOVERED], np.int8), c.held())
     c.advance(0, 1, lambda start, count: np.arange(start, min(1, start + count)))
     c.evicted(0)
     c.advance(0, 1, lambda start, count: np.arange(start, min(1, start + count)))
-    assert c.take_commands() == [(Do.FETCH, [0], 0)]
+    assert c.take_commands() == [(StagerCommand.FETCH, [0], 0)]
     assert c.residency.homes.used == 30
 
 
@@ -245,9 +245,9 @@ def test_a_disk_that_fails_costs_its_files_their_home() -> None:
     c = NodePolicy(np.full(3, 10), np.zeros(3, np.uint8), split(0, 100), [20])
     c.apply_placement(np.array(placed(3, disk=[0, 1]), np.int8), c.held())
     c.staged(0)
-    assert c.take_commands() == [(Do.TO_DISK, [0], 1)]
+    assert c.take_commands() == [(StagerCommand.TO_DISK, [0], 1)]
     c.off_disk(0)
-    assert c.take_commands() == [(Do.EVICT, [0], 0)]
+    assert c.take_commands() == [(StagerCommand.EVICT, [0], 0)]
     assert c.residency.home[0] == Home.STREAM
 
 
@@ -264,13 +264,13 @@ def test_what_another_node_is_to_take_is_held_until_it_has() -> None:
     assert c.take_commands() == []
     assert c.offer(0), "again"
     c.end_offer(0)
-    assert c.take_commands() == [(Do.EVICT, [0], 0)]
+    assert c.take_commands() == [(StagerCommand.EVICT, [0], 0)]
     assert c.offer(2)
     c.end_offer(2)
     assert c.take_commands() == [], "it has room here besides"
     c.end_offer(1)
     c.end_offer(1)
-    assert c.take_commands() == [(Do.EVICT, [1], 0)]
+    assert c.take_commands() == [(StagerCommand.EVICT, [1], 0)]
 
 
 def test_what_is_to_be_taken_from_another_node_is_fetched_before_the_stream() -> None:
@@ -281,15 +281,15 @@ def test_what_is_to_be_taken_from_another_node_is_fetched_before_the_stream() ->
         c.pull(row)
     assert c.fetches.is_coming(30)
     c.advance(0, 8, lambda start, count: np.arange(start, min(8, start + count)))
-    assert [order for order in c.take_commands() if order[0] == Do.FETCH] == [
-        (Do.FETCH, [30, 32], 0), (Do.FETCH, list(range(8)), 0),
+    assert [order for order in c.take_commands() if order[0] == StagerCommand.FETCH] == [
+        (StagerCommand.FETCH, [30, 32], 0), (StagerCommand.FETCH, list(range(8)), 0),
     ]  # fmt: skip
     assert c.fetches.is_coming(30)
     c.fetch_failed(30, cancelled=True)
     assert not c.fetches.is_coming(30)
     c.staged(32)
     assert c.residency.has(32)
-    assert (Do.TO_DISK, [32], 1) in c.take_commands()
+    assert (StagerCommand.TO_DISK, [32], 1) in c.take_commands()
 
 
 def test_pulls_wait_for_others_to_be_fetched() -> None:
@@ -300,7 +300,7 @@ def test_pulls_wait_for_others_to_be_fetched() -> None:
     assert len(c.take_commands()[0][1]) == c.fetches.outstanding == FETCHES_OUTSTANDING
     c.cancel_pull(FETCHES_OUTSTANDING)
     c.staged(0)
-    assert c.take_commands() == [(Do.FETCH, [FETCHES_OUTSTANDING + 1], 0)]
+    assert c.take_commands() == [(StagerCommand.FETCH, [FETCHES_OUTSTANDING + 1], 0)]
 
 
 # ---- any placement ------------------------------------------------------------------------------------------

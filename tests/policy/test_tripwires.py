@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.open_files import HALF_READ
 from nopfsfs.policy.pending_reads import PASSED_BY, PendingReads
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.simulated import World
 from tests.policy.splits import split
 
@@ -63,7 +63,7 @@ def test_a_large_file_loses_all_its_pages_at_its_end() -> None:
     for end in range(1 << 20, (1 << 30) + 1, 1 << 20):
         w.policy.read(0, end)
     orders = w.policy.take_commands()
-    assert orders[-1] == (Do.DROP, [0], 0)
+    assert orders[-1] == (StagerCommand.DROP, [0], 0)
     assert len(orders) > 10
 
 

@@ -226,7 +226,7 @@ def test_a_memory_is_handed_on_and_a_broken_one_refused() -> None:
 
 @st.composite
 def samples(draw: st.DrawFn) -> list[SourceSample]:
-    """Gauges that only grow, however fast, and any clock."""
+    """Metrics that only grow, however fast, and any clock."""
     found = []
     now = under_way_seconds = waited = 0.0
     ended, log2_ns = [0] * SIZE_CLASSES, [0.0] * SIZE_CLASSES
@@ -251,11 +251,11 @@ def samples(draw: st.DrawFn) -> list[SourceSample]:
 
 @settings(max_examples=examples(300))
 @given(samples(), st.integers(2, 1024), st.booleans())
-def test_whatever_the_gauges_say_the_limit_stays_in_its_bounds(
-    gauges: list[SourceSample], cap: int, known: bool
+def test_whatever_the_metrics_say_the_limit_stays_in_its_bounds(
+    samples: list[SourceSample], cap: int, known: bool
 ) -> None:
     tuner = SlowdownTuner(seen() if known else None, cap=cap)
-    for sample in gauges:
+    for sample in samples:
         decision = tuner.step(sample)
         assert 2 <= decision.limit <= cap
         assert 0 < decision.wait <= 0.125

@@ -10,12 +10,12 @@ import pytest
 
 from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.policy import file_request, warm_queue
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.file_request import FAILURES_KEPT
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.warm_queue import LATE_AT_ONCE, WarmRequest
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.splits import split
 
 SIZE = 10
@@ -31,7 +31,7 @@ class Node:
         )  # fmt: skip
         self.staged: set[int] = set()
         self.on_disk: set[int] = set()
-        self.sent: list[tuple[Do, list[int], int]] = []
+        self.sent: list[tuple[StagerCommand, list[int], int]] = []
         self.stream: list[int] | None = None
         self.position = 0
 
@@ -42,7 +42,7 @@ class Node:
         self.policy.warm.add(request)
         return request
 
-    def look(self) -> list[tuple[Do, list[int], int]]:
+    def look(self) -> list[tuple[StagerCommand, list[int], int]]:
         """One look of the event loop; the commands."""
         if self.stream is not None:
             left = len(self.stream) - self.position
@@ -52,16 +52,16 @@ class Node:
         self.sent += commands
         return commands
 
-    def carry_out(self, commands: list[tuple[Do, list[int], int]]) -> None:
+    def carry_out(self, commands: list[tuple[StagerCommand, list[int], int]]) -> None:
         for do, rows, value in commands:
             for row in rows:
-                if do == Do.FETCH and row not in self.staged:
+                if do == StagerCommand.FETCH and row not in self.staged:
                     self.staged.add(row)
                     self.policy.staged(row)
-                elif do == Do.EVICT:
+                elif do == StagerCommand.EVICT:
                     self.staged.discard(row)
                     self.policy.evicted(row)
-                elif do == Do.TO_DISK:
+                elif do == StagerCommand.TO_DISK:
                     self.on_disk.add(row)
                     self.policy.on_disk(row, value)
 
@@ -73,7 +73,8 @@ class Node:
         raise AssertionError("no end")
 
     def fetched(self, value: int | None = None) -> list[int]:
-        return [row for do, rows, said in self.sent if do == Do.FETCH and value in (None, said) for row in rows]
+        fetches = [(rows, said) for command, rows, said in self.sent if command == StagerCommand.FETCH]
+        return [row for rows, said in fetches if value in (None, said) for row in rows]
 
 
 def counts(request: WarmRequest) -> dict[str, int]:
@@ -101,7 +102,7 @@ def test_what_finds_no_room_is_left_and_nothing_leaves_for_it() -> None:
     request = node.request(*range(30))
     node.settle()
     assert counts(request) == {"staged": 5, "unfit": 25}
-    assert {do for do, _, _ in node.sent} == {Do.FETCH}
+    assert {do for do, _, _ in node.sent} == {StagerCommand.FETCH}
     assert node.staged == set(range(5))
 
 
@@ -133,14 +134,14 @@ def test_a_disk_that_fails_leaves_its_files() -> None:
     node = Node(4, homes=0, stream=40, disk=[100])
     request = node.request(*range(4))
     for do, rows, _ in node.look():
-        assert do == Do.FETCH
+        assert do == StagerCommand.FETCH
         for row in rows:
             node.policy.staged(row)
     for do, rows, _ in node.look():
-        if do == Do.TO_DISK:
+        if do == StagerCommand.TO_DISK:
             for row in rows:
                 node.policy.off_disk(row, again=True)
-    for row in [row for do, rows, _ in node.look() if do == Do.EVICT for row in rows]:
+    for row in [row for do, rows, _ in node.look() if do == StagerCommand.EVICT for row in rows]:
         node.policy.evicted(row)
     node.settle()
     assert request.done
@@ -167,7 +168,7 @@ def test_the_stream_comes_first() -> None:
     node.stream = list(range(n // 2, n))
     request = node.request(*range(n))
     first = node.look()
-    assert [(do, value) for do, _, value in first] == [(Do.FETCH, 0)]
+    assert [(do, value) for do, _, value in first] == [(StagerCommand.FETCH, 0)]
     node.carry_out(first)
     node.settle()
     assert node.staged == set(node.stream), "the stream took all room"
@@ -183,7 +184,7 @@ def test_a_file_that_the_stream_needs_too_is_hurried() -> None:
     assert (node.policy.fetches.outstanding, node.policy.fetches.under_way) == (0, 10)
     node.stream = [7, 3, 15]
     stream = node.look()
-    assert [(do, rows, value) for do, rows, value in stream] == [(Do.FETCH, [7, 3, 15], 0)]
+    assert [(do, rows, value) for do, rows, value in stream] == [(StagerCommand.FETCH, [7, 3, 15], 0)]
     assert (node.policy.fetches.outstanding, node.policy.fetches.under_way) == (3, 11)
     node.carry_out(stream)
     node.carry_out(warm)
@@ -266,11 +267,11 @@ def test_files_that_were_not_tried_come_last_and_again_and_again() -> None:
     request = node.request(*range(n))
     hung = {row for row in range(n) if row % 3}
 
-    def carry_out(commands: list[tuple[Do, list[int], int]]) -> int:
+    def carry_out(commands: list[tuple[StagerCommand, list[int], int]]) -> int:
         tried = 0
         for do, rows, value in commands:
             for row in rows:
-                if do == Do.FETCH and row in hung:
+                if do == StagerCommand.FETCH and row in hung:
                     node.policy.fetch_failed(row, error=errno.EAGAIN)
                     tried += 1
                 else:
@@ -343,7 +344,7 @@ def test_an_order_that_is_removed_is_cancelled_and_others_go_on() -> None:
     first, second = node.request(*range(10)), node.request(*range(5, 15))
     node.look()
     node.policy.warm.remove(first)
-    assert node.policy.take_commands() == [(Do.CANCEL, [], 1)]
+    assert node.policy.take_commands() == [(StagerCommand.CANCEL, [], 1)]
     for row in range(15):
         node.policy.fetch_failed(row, cancelled=True, error=errno.ECANCELED)
     node.settle()
@@ -409,7 +410,7 @@ def test_the_counts_are_what_is_there(seed: int, monkeypatch: pytest.MonkeyPatch
     if chance.random() < 0.7:
         node.stream = chance.sample(range(n), chance.randrange(n))
     requests = [node.request(*chance.choices(range(n), k=chance.randrange(1, n))) for _ in range(3)]
-    waiting: list[tuple[Do, list[int], int]] = []
+    waiting: list[tuple[StagerCommand, list[int], int]] = []
     for _ in range(3000):
         waiting += node.look()
         if chance.random() < 0.2:
@@ -419,7 +420,7 @@ def test_the_counts_are_what_is_there(seed: int, monkeypatch: pytest.MonkeyPatch
             row = rows[0]
             if rows[1:]:
                 waiting.insert(0, (do, rows[1:], value))
-            if do == Do.FETCH and row not in node.staged and chance.random() < 0.1:
+            if do == StagerCommand.FETCH and row not in node.staged and chance.random() < 0.1:
                 node.policy.fetch_failed(row, error=chance.choice([errno.EIO, errno.ENOSPC, errno.EAGAIN, 0]))
             else:
                 node.carry_out([(do, [row], value)])

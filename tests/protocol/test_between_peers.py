@@ -54,13 +54,13 @@ records = st.one_of(
     st.builds(Want, tags, st.integers(0, 2**40 - 1), st.integers(1, 2**63 - 1), i64, st.booleans()),
     st.builds(Hurry, tags),
     st.builds(Drop, tags),
-    st.builds(NodeAnswer, tags, u64, st.sampled_from(stager_peer.Status)),
+    st.builds(NodeAnswer, tags, u64, st.sampled_from(stager_peer.LeaseStatus)),
 )
 OF_CODES = {"B": u8, "H": u16, "Q": u64, "q": i64}
 JOB = 2**64 - 1
 
 
-def peer_fields(kind: stager_peer.Kind) -> st.SearchStrategy[tuple[int, ...]]:
+def peer_fields(kind: stager_peer.RecordKind) -> st.SearchStrategy[tuple[int, ...]]:
     return st.tuples(*(OF_CODES[code] for code in stager_peer.RECORDS[kind].format.lstrip("<")))
 
 
@@ -108,9 +108,9 @@ def test_tags_are_those_that_the_standard_promises() -> None:
 # ---- between stager and peer process ----------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(stager_peer.Kind)), st.data(), st.integers(1, 3))
+@given(st.sampled_from(list(stager_peer.RecordKind)), st.data(), st.integers(1, 3))
 def test_records_between_stager_and_peer_process_arrive(
-    kind: stager_peer.Kind, data: st.DataObject, times: int
+    kind: stager_peer.RecordKind, data: st.DataObject, times: int
 ) -> None:
     records = data.draw(st.lists(peer_fields(kind), min_size=1, max_size=5)) * (100 * times)
     messages = stager_peer.pack(kind, records)
@@ -123,8 +123,8 @@ def test_records_between_stager_and_peer_process_arrive(
     assert arrived == records
 
 
-@given(st.sampled_from(list(stager_peer.Kind)), st.data())
-def test_so_does_one(kind: stager_peer.Kind, data: st.DataObject) -> None:
+@given(st.sampled_from(list(stager_peer.RecordKind)), st.data())
+def test_so_does_one(kind: stager_peer.RecordKind, data: st.DataObject) -> None:
     record = data.draw(peer_fields(kind))
     what, records = stager_peer.unpack(pack_one(kind, *record))
     assert (what, records) == (kind, [record])

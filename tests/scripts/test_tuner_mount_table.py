@@ -47,7 +47,7 @@ def test_ratios_are_compared_among_those_who_get_as_much() -> None:
 
 
 class FakeControl:
-    """A mount whose gauges say how often they were read."""
+    """A mount whose metrics say how often they were read."""
 
     def __init__(self) -> None:
         self.limits: list[int | None] = []
@@ -88,11 +88,11 @@ def test_a_rival_sets_the_limit_when_it_changes_and_no_more_once_it_is_stopped()
 def test_what_stops_a_rival_is_raised_where_it_is_stopped() -> None:
     class Broken:
         def step(self, sample: SourceSample) -> LimitDecision:
-            raise lab.LabError("no gauges")
+            raise lab.LabError("no metrics")
 
     tuner = OutsideTuner(FakeControl(), Broken())  # type: ignore[arg-type]
     tuner.start()
-    with pytest.raises(lab.LabError, match="no gauges"):
+    with pytest.raises(lab.LabError, match="no metrics"):
         tuner.stop()
 
 

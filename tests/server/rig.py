@@ -46,7 +46,7 @@ class Mounted:
     stager: Running
     operations: FuseOperations
     files: FileAccess
-    gauge: memoryview
+    metrics: memoryview
     ring: Ring
     supervisor: memoryview
 

@@ -15,7 +15,7 @@ import trio.testing
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import HANDLE_ROW
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.tiers.open_modes import OpenModes
 from tests.asynchronous import in_trio
 from tests.server.rig import COUNT, READER, SIZE, at_once, errno_of, mounted
@@ -37,8 +37,8 @@ async def test_readers_get_the_bytes_and_each_file_is_opened_once(root: Path) ->
                     nursery.start_soon(read, number, reader)
         assert all(data == content(number + 1, SIZE) for (number, _), data in got.items())
         assert len(got) == 3 * COUNT
-        assert m.base.gauge[Metric.SOURCE_OPENS] == COUNT
-        assert m.gauge[Metric.OPENS] == m.gauge[Metric.RELEASES] == 3 * COUNT
+        assert m.base.metrics[Metric.SOURCE_OPENS] == COUNT
+        assert m.metrics[Metric.OPENS] == m.metrics[Metric.RELEASES] == 3 * COUNT
 
 
 @pytest.mark.parametrize("pages", [0, 1, 5, 9])
@@ -52,14 +52,14 @@ async def test_so_they_do_with_hardly_any_memory(root: Path, pages: int) -> None
         async with trio.open_nursery() as nursery:
             for number in range(COUNT):
                 nursery.start_soon(read, number)
-        assert m.base.gauge[Metric.ARENA_USED] <= pages * PAGE
+        assert m.base.metrics[Metric.ARENA_USED] <= pages * PAGE
 
 
 @in_trio
 async def test_a_hit_waits_for_nothing(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE) as m:
         row = m.row(3)
-        m.stager.order(Order.FETCH, [row])
+        m.stager.command(StagerCommand.FETCH, [row])
         m.stager.wait_for(Event.STAGED, row)
         fh = at_once(m.operations.open(m.inode(3), os.O_RDONLY, READER)).fh
         data = at_once(m.operations.read(fh, PAGE, 100))
@@ -67,7 +67,7 @@ async def test_a_hit_waits_for_nothing(root: Path) -> None:
         assert data == content(4, SIZE)[PAGE : PAGE + 100]
         assert at_once(m.operations.read(fh, SIZE, 100)) == b""
         at_once(m.operations.release(fh))
-        assert m.gauge[Metric.RAM_BYTES] == 100
+        assert m.metrics[Metric.RAM_BYTES] == 100
         assert m.events() == [
             (Event.OPEN, row, READER.pid), (Event.READ, row, PAGE + 100), (Event.READ, row, SIZE),
             (Event.RELEASE, row, 0),
@@ -82,15 +82,15 @@ async def test_nothing_is_read_from_the_arena_before_the_stager_knows_of_the_ser
     """It would not be asked before those bytes are used again."""
     async with mounted(root, budget=64 * PAGE, known=False) as m:
         row, expected = m.row(3), content(4, SIZE)
-        m.stager.order(Order.FETCH, [row])
+        m.stager.command(StagerCommand.FETCH, [row])
         m.stager.wait_for(Event.STAGED, row)
         fh = await m.open(3)
         assert m.files.hit(fh, 0, SIZE) is None
         assert await m.operations.read(fh, 0, SIZE) == expected
-        assert (m.gauge[Metric.DIRECT_READS], m.gauge[Metric.RAM_FILES]) == (1, 0)
+        assert (m.metrics[Metric.DIRECT_READS], m.metrics[Metric.RAM_FILES]) == (1, 0)
         m.files.use_arena()
         assert m.files.hit(fh, 0, SIZE) == expected
-        assert m.gauge[Metric.RAM_FILES] == 1
+        assert m.metrics[Metric.RAM_FILES] == 1
         await m.operations.release(fh)
 
 
@@ -108,12 +108,12 @@ async def test_without_a_stager_a_changed_file_is_stale(root: Path) -> None:
 @in_trio
 async def test_the_pusher_s_own_opens_are_not_counted(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE) as m:
-        assert await trio.to_thread.run_sync(wait_until, lambda: m.base.gauge[Metric.PUSHER_THREAD])
-        pusher = SimpleNamespace(pid=m.base.gauge[Metric.PUSHER_THREAD])
+        assert await trio.to_thread.run_sync(wait_until, lambda: m.base.metrics[Metric.PUSHER_THREAD])
+        pusher = SimpleNamespace(pid=m.base.metrics[Metric.PUSHER_THREAD])
         fh = (await m.operations.open(m.inode(0), os.O_RDONLY, pusher)).fh
         await m.operations.release(fh)
         assert m.events() == []
-        assert m.gauge[Metric.OPENS] == m.gauge[Metric.RELEASES] == 0
+        assert m.metrics[Metric.OPENS] == m.metrics[Metric.RELEASES] == 0
 
 
 @in_trio
@@ -124,7 +124,7 @@ async def test_an_open_of_a_registered_file_is_passed_through_and_counted_as_ser
         m.base.columns.backing[row] = 7
         fh, number = m.files.open(m.inode(0), 4711, os.O_RDONLY)
         assert (number, alive[row], fh >> HANDLE_ROW) == (7, -1, row)
-        assert (m.gauge[Metric.DISK_FILES], m.gauge[Metric.DISK_BYTES]) == (1, SIZE)
+        assert (m.metrics[Metric.DISK_FILES], m.metrics[Metric.DISK_BYTES]) == (1, SIZE)
         assert bytes(await m.operations.read(fh, 0, PAGE)) == content(1, PAGE), "readahead may ask all the same"
         m.base.columns.backing[row] = -7
         other, number = m.files.open(m.inode(0), 4711, os.O_DIRECT)
@@ -165,7 +165,7 @@ async def test_old_handles_of_a_changed_file_are_stale_and_new_ones_see_the_new_
         assert bytes(await m.operations.read(fh, 0, PAGE)) == content(1, PAGE)
         old = m.inode(0)
         m.stager.wait_for(Event.STAGED, m.row(0))
-        m.stager.order(Order.EVICT, [m.row(0)])
+        m.stager.command(StagerCommand.EVICT, [m.row(0)])
         m.stager.wait_for(Event.EVICTED, m.row(0))
         (root / "f00").write_bytes(b"new bytes")
         for _ in range(2):
@@ -207,7 +207,7 @@ async def test_a_file_that_vanished_is_stale(root: Path, budget: int) -> None:
         with pytest.raises(pyfuse3.FUSEError) as caught:
             await m.read(5)
         assert errno_of(caught) == errno.ESTALE
-        assert m.gauge[Metric.READ_ERRORS] == 1
+        assert m.metrics[Metric.READ_ERRORS] == 1
 
 
 @in_trio
@@ -217,7 +217,7 @@ async def test_without_a_stager_the_source_is_read(root: Path) -> None:
         await m.files.stager.drained.wait()
         for number in range(COUNT):
             assert await m.read(number) == content(number + 1, SIZE)
-        assert m.gauge[Metric.SOURCE_FILES] == COUNT
+        assert m.metrics[Metric.SOURCE_FILES] == COUNT
         assert open_files_below(root) == []
 
 
@@ -237,8 +237,8 @@ def test_a_source_that_never_answers_is_an_error_in_time(root: Path) -> None:
                 await m.operations.read(fh, 0, 10)
             assert errno_of(caught) == errno.EIO
             assert trio.current_time() - began == pytest.approx(300, abs=1)
-            assert m.gauge[Metric.READ_ERRORS] == 1
-            assert m.gauge[Metric.WAITS] == 1
+            assert m.metrics[Metric.READ_ERRORS] == 1
+            assert m.metrics[Metric.WAITS] == 1
 
     trio.run(read, clock=trio.testing.MockClock(autojump_threshold=0.05))
 

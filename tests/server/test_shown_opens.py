@@ -22,8 +22,8 @@ from tests.waiting import wait_until
 
 async def pusher_of(m: Mounted) -> int:
     """The thread of the stager whose opens are the mount's own."""
-    assert await trio.to_thread.run_sync(wait_until, lambda: m.base.gauge[Metric.PUSHER_THREAD])
-    return int(m.base.gauge[Metric.PUSHER_THREAD])
+    assert await trio.to_thread.run_sync(wait_until, lambda: m.base.metrics[Metric.PUSHER_THREAD])
+    return int(m.base.metrics[Metric.PUSHER_THREAD])
 
 
 @in_trio
@@ -37,8 +37,8 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
                 assert entry[2] == 0, "so few files are all tripwires"
                 assert (await m.operations.lookup(1, f"f{number:02}".encode(), READER)).entry_timeout == 0
         assert m.events() == [(Event.OPEN, m.row(number), READER.pid) for number in range(COUNT)]
-        assert m.gauge[Metric.TRIPWIRES] == COUNT
-        assert m.gauge[Metric.TRIPWIRE_BYTES] == COUNT * SIZE
+        assert m.metrics[Metric.TRIPWIRES] == COUNT
+        assert m.metrics[Metric.TRIPWIRE_BYTES] == COUNT * SIZE
         m.operations.refused(m.inode(5), READER.pid)  # it was looked up before
         assert m.events() == [(Event.OPEN, m.row(5), READER.pid)]
         fh = m.files.handle(m.inode(3))
@@ -90,7 +90,8 @@ async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(roo
         assert m.events() == [(Event.OPEN, row, 4711)], "the look-up"
         assert known_for(pusher) == (0, 0), "a reader that comes after the mount's own is seen"
         assert m.events() == []
-        assert (m.gauge[Metric.OPENS], m.gauge[Metric.OPENED_BYTES], m.gauge[Metric.TRIPWIRES]) == (5, 5 * SIZE, 0)
+        counted = [m.metrics[name] for name in (Metric.OPENS, Metric.OPENED_BYTES, Metric.TRIPWIRES)]
+        assert counted == [5, 5 * SIZE, 0]
         assert (await m.operations.lookup(1, name, READER)).attr_timeout == 0, "as a listing has it"
         assert (await m.operations.getattr(1, READER)).attr_timeout == FOREVER_S, "directories show nothing"
         with pytest.raises(pyfuse3.FUSEError) as caught:

@@ -111,4 +111,4 @@ async def test_the_stager_notes_what_a_server_reads_for_want_of_room(tmp_path: P
         assert await m.read(0) == content(1, SIZE)
         parts = -(-SIZE // PAGE)
         assert await m.read(1) == content(2, SIZE)  # its demands come after what was noted of the first
-        assert parts <= m.base.gauge[Metric.YOUNG_PARTS] <= 2 * parts
+        assert parts <= m.base.metrics[Metric.YOUNG_PARTS] <= 2 * parts

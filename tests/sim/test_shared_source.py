@@ -152,7 +152,7 @@ class Recorder:
         return LimitDecision(self.limit, Reason.HOLD, 0.125, mark=len(self.samples) == 40)
 
 
-def test_the_gauges_agree_with_each_other() -> None:
+def test_the_metrics_agree_with_each_other() -> None:
     recorder = Recorder(8)
     Contest(CURVE, [MountSpec(lambda: recorder, demands=0.0)], 20.0, noise=0.0).run(1)
     first, last = recorder.samples[1], recorder.samples[-1]

@@ -16,13 +16,13 @@ import xxhash
 
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE
-from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.stager_peer import LeaseStatus, RecordKind
 from nopfsfs.stager.peer_link import PeerLink
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.stager.rig import PAGE, Rig, write_files
 
 
-def pack_one(kind: Kind, *values: int) -> bytes:
+def pack_one(kind: RecordKind, *values: int) -> bytes:
     """A message with one record, its fields in order."""
     return stager_peer.pack(kind, [values])[0]
 
@@ -56,7 +56,7 @@ class FakePeer:
         self.hurried: list[int] = []
         self.given_up: list[int] = []
         self.lent: list[Lent] = []
-        self.messages: list[tuple[Kind, int]] = []
+        self.messages: list[tuple[RecordKind, int]] = []
         self.writes: dict[int, Ask] = {}  # extents that may be written to
         self.lends = 0
         r.exchange.attach(end)
@@ -78,16 +78,16 @@ class FakePeer:
             kind, records = stager_peer.unpack(message)
             self.messages.append((kind, len(records)))
             for record in records:
-                if kind == Kind.ASK:
+                if kind == RecordKind.ASK:
                     ask = Ask(*record)
                     assert ask.id not in self.asks, "a number is used twice"
                     self.asks[ask.id] = self.writes[ask.id] = ask
-                elif kind == Kind.HURRY:
+                elif kind == RecordKind.HURRY:
                     self.hurried.append(record[0])
-                elif kind == Kind.GIVE_UP:
+                elif kind == RecordKind.GIVE_UP:
                     self.given_up.append(record[0])
                 else:
-                    assert kind == Kind.LENT
+                    assert kind == RecordKind.LENT
                     self.lent.append(Lent(*record))
 
     def ask_of(self, row: int) -> Ask:
@@ -98,7 +98,7 @@ class FakePeer:
 
     # ---- what it says ---------------------------------------------------------------------------------------
 
-    def say(self, kind: Kind, *records: tuple[int, ...]) -> None:
+    def say(self, kind: RecordKind, *records: tuple[int, ...]) -> None:
         """One message; the stager takes it."""
         for message in stager_peer.pack(kind, records):
             self.send(message)
@@ -117,7 +117,7 @@ class FakePeer:
             self.write(ask)
         for ask in asks:
             del self.writes[ask.id]
-        self.say(Kind.GOT, *((ask.id, self.checksum(ask), Status.OK, 0) for ask in asks))
+        self.say(RecordKind.GOT, *((ask.id, self.checksum(ask), LeaseStatus.OK, 0) for ask in asks))
 
     def write(self, ask: Ask, data: bytes | None = None) -> None:
         """Into the extent of the request, as long as that is permitted."""
@@ -134,16 +134,16 @@ class FakePeer:
                 return data
         raise AssertionError("asked for what never was")
 
-    def refuse(self, ask: Ask, status: Status, *, held: int = 0) -> None:
-        if not held and status not in (Status.COMING, Status.SENDING):
+    def refuse(self, ask: Ask, status: LeaseStatus, *, held: int = 0) -> None:
+        if not held and status not in (LeaseStatus.COMING, LeaseStatus.SENDING):
             del self.writes[ask.id]
-        self.say(Kind.GOT, (ask.id, 0, status, held))
+        self.say(RecordKind.GOT, (ask.id, 0, status, held))
 
     def free(self, *asks: Ask) -> None:
         """It will not write there."""
         for ask in asks:
             del self.writes[ask.id]
-        self.say(Kind.FREED, *((ask.id,) for ask in asks))
+        self.say(RecordKind.FREED, *((ask.id,) for ask in asks))
 
     def lend(self, *rows: int, urgent: int = 0, **changed: int) -> list[int]:
         """Ask for rows, each in its present version; the numbers."""
@@ -155,26 +155,26 @@ class FakePeer:
                 "id": self.lends, "row": row, "length": identity.size, "mtime_ns": identity.mtime_ns, "urgent": urgent,
             }  # fmt: skip
             records.append(tuple((record | changed).values()))
-        self.say(Kind.LEND, *records)
+        self.say(RecordKind.LEND, *records)
         return [record[0] for record in records]
 
     def hurry(self, number: int, row: int) -> None:
         """A reader came to wait for what was asked for."""
         identity = self.r.source.identity(row)
-        self.say(Kind.LEND, (number, row, identity.size, identity.mtime_ns, 1))
+        self.say(RecordKind.LEND, (number, row, identity.size, identity.mtime_ns, 1))
 
     def back(self, *numbers: int) -> None:
-        self.say(Kind.BACK, *((number,) for number in numbers))
+        self.say(RecordKind.BACK, *((number,) for number in numbers))
 
-    def answers(self, number: int) -> list[Status]:
+    def answers(self, number: int) -> list[LeaseStatus]:
         """What was said of a request for a row."""
         self.take()
-        return [Status(lent.status) for lent in self.lent if lent.id == number]
+        return [LeaseStatus(lent.status) for lent in self.lent if lent.id == number]
 
     def bytes_of(self, number: int) -> bytes:
         """What lies where the stager says that the row lies."""
         self.take()
-        (lent,) = (lent for lent in self.lent if lent.id == number and lent.status == Status.OK)
+        (lent,) = (lent for lent in self.lent if lent.id == number and lent.status == LeaseStatus.OK)
         data = bytes(self.r.arena.view[lent.extent : lent.extent + lent.length])
         assert xxhash.xxh3_64_intdigest(data) == lent.check
         return data

@@ -82,7 +82,7 @@ class Rig:
         n = self.index.n
         self.fds = [Columns.create(n), MetricBlock.create(), Ring.create("test"), arenas.create(budget)]
         self.columns = Columns(self.fds[0], n, writable=True)
-        self.gauges = MetricBlock(self.fds[1], writable=True)
+        self.metrics = MetricBlock(self.fds[1], writable=True).block
         self.arena = Arena(self.fds[3], budget)
         self.source = Failing(os.fsencode(root), self.index, self.columns)
         self.source.prepare()
@@ -96,16 +96,16 @@ class Rig:
         self.renewed: list[int] = []
         self.copies_lost: list[tuple[int, int]] = []  # (row, disk tier)
         self.young = YoungFiles(
-            source=self.source, columns=self.columns, gauge=self.gauges.block, n=n, file_system=None,
+            source=self.source, columns=self.columns, metrics=self.metrics, n=n, file_system=None,
             clock_ns=clock_ns,
         )  # fmt: skip
         self.state = StagerState(
-            index=self.index, columns=self.columns, gauges=self.gauges, ring=Ring(self.fds[2], writable=True),
+            index=self.index, columns=self.columns, metrics=self.metrics, ring=Ring(self.fds[2], writable=True),
             arena=self.arena, source=self.source, concurrency=concurrency, answer=self.messages.append,
             ask_grace=self._ask_grace, block=block, range_block=block, clock=lambda: self.now, young=self.young,
         )  # fmt: skip
         reader = BlockReader(
-            self.columns, self.gauges.block, self.arena, self.source, disks or NoDisks(),  # type: ignore[arg-type]
+            self.columns, self.metrics, self.arena, self.source, disks or NoDisks(),  # type: ignore[arg-type]
             copy_lost=self._copy_lost, young=self.young,
         )  # fmt: skip
         self.workers = WorkerThreads(self.state, reader, self.changed.append)
@@ -131,8 +131,8 @@ class Rig:
     def _file(self, row: int) -> bytes:
         return self.path(row).read_bytes()
 
-    def gauge(self, gauge: Metric) -> int:
-        return int(self.gauges.block[gauge])
+    def metric(self, metric: Metric) -> int:
+        return int(self.metrics[metric])
 
     # ---- the server -----------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Rig:
         self.state.set_budget(self.arena.budget, 0, 0)
         self.run()
         assert self.arena.taken == 0
-        assert self.gauge(Metric.ARENA_USED) == self.arena.used
+        assert self.metric(Metric.ARENA_USED) == self.arena.used
 
 
 @contextmanager

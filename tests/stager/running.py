@@ -23,7 +23,7 @@ from nopfsfs.protocol import server_stager, supervisor_stager
 from nopfsfs.protocol.columns import Columns, MetricBlock, Tier, new_place
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.process import StagerProcess
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
@@ -48,7 +48,7 @@ class Shared:
             "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC), "modes": OpenModes.create(n),
         }  # fmt: skip
         self.columns = Columns(self.fds["columns"], n, writable=True)
-        self.gauge = MetricBlock(self.fds["gauges"], writable=False).block
+        self.metrics = MetricBlock(self.fds["gauges"], writable=False).block
         self.events = Ring(self.fds["ring"], writable=False)
         self.arena = memoryview(shared_memory.attach(self.fds["arena"], writable=False))
 
@@ -116,8 +116,8 @@ class Running:
         self._thread = threading.Thread(target=self.stager.run)
         self._thread.start()
 
-    def order(self, order: Order, rows: list[int] | None = None, value: int = 0) -> None:
-        for message in supervisor_stager.pack_orders(order, np.array(rows or [], np.int64), value):
+    def command(self, command: StagerCommand, rows: list[int] | None = None, value: int = 0) -> None:
+        for message in supervisor_stager.pack_commands(command, np.array(rows or [], np.int64), value):
             self.orders.send(message)
 
     def read(self, row: int, offset: int = 0, length: int = 1 << 20) -> tuple[int, bytes]:
@@ -140,7 +140,7 @@ class Running:
         server, demands = sequenced_pair()
         server.settimeout(LIMIT_S)
         with server, demands:
-            (message,) = supervisor_stager.pack_orders(Order.SERVER, np.zeros(0, np.int64))
+            (message,) = supervisor_stager.pack_commands(StagerCommand.SERVER, np.zeros(0, np.int64))
             socket.send_fds(self.orders, [message], [demands.fileno()])
             yield server
 
@@ -162,7 +162,7 @@ class Running:
 
     def end(self) -> None:
         """Stop it; nothing of it is left."""
-        self.order(Order.STOP)
+        self.command(StagerCommand.STOP)
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive()
         assert wait_until(lambda: self._threads() <= self._threads_before), threading.enumerate()

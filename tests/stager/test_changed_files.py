@@ -66,8 +66,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         shown.append(row)
 
     made = ChangedFiles(
-        index=r.index, columns=r.columns, gauges=r.gauges, source=r.source, forget=forgotten.append, show=show,
-        tell=told.append,
+        index=r.index, columns=r.columns, metrics=r.metrics, source=r.source, forget=forgotten.append, show=show,
+        notify=told.append,
     )  # fmt: skip
     thread = threading.Thread(target=made.run)
     thread.start()
@@ -86,7 +86,7 @@ def test_a_change_is_withdrawn_at_once_and_then_taken_up(bench: Bench) -> None:
     assert bench.state() == (0, 1)
     st = bench.path.stat()
     assert bench.rig.source.identity(bench.row) == (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-    assert bench.rig.gauge(Metric.CHANGED_FILES) == 1
+    assert bench.rig.metric(Metric.CHANGED_FILES) == 1
 
 
 def test_what_did_not_change_is_left_alone(bench: Bench) -> None:

@@ -74,11 +74,11 @@ def test_what_is_as_at_the_source(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     bench.stage(*rows[:3])
     bench.copy(rows[1])
     bench.copy(rows[3])
-    before = bench.r.gauge(Metric.SOURCE_READ_BYTES), bench.r.gauge(Metric.SOURCE_OPENS)
+    before = bench.r.metric(Metric.SOURCE_READ_BYTES), bench.r.metric(Metric.SOURCE_OPENS)
     assert bench.checked(*rows) == dict.fromkeys(rows, 0)
-    after = bench.r.gauge(Metric.SOURCE_READ_BYTES), bench.r.gauge(Metric.SOURCE_OPENS)
+    after = bench.r.metric(Metric.SOURCE_READ_BYTES), bench.r.metric(Metric.SOURCE_OPENS)
     assert (after[0] - before[0], after[1] - before[1]) == (sum(SIZES), len(SIZES)), "each was read once"
-    assert bench.r.gauge(Metric.UNDER_WAY) == 0
+    assert bench.r.metric(Metric.UNDER_WAY) == 0
 
 
 @pytest.mark.parametrize("at", [0, 4095, 4096, 69_999])
@@ -117,7 +117,7 @@ def test_a_file_that_changed_or_cannot_be_read(bench: Bench) -> None:
     bench.r.source.errors[two] = errno.EIO
     assert bench.checked(one, two) == {one: -errno.ESTALE, two: -errno.EIO}
     assert bench.noticed == [one]
-    assert bench.r.gauge(Metric.UNDER_WAY) == 0
+    assert bench.r.metric(Metric.UNDER_WAY) == 0
 
 
 def test_it_waits_for_a_free_slot_and_ends_when_nobody_wants_it(bench: Bench) -> None:
@@ -142,12 +142,12 @@ def test_a_read_that_hangs_gives_its_slot_back(bench: Bench, monkeypatch: pytest
     bench.stage(row)
     go_on = hanging(bench)
     bench.check.check([row])
-    assert wait_until(lambda: bench.r.gauge(Metric.UNDER_WAY) == 1)
-    assert wait_until(lambda: bench.check.look() and bench.r.gauge(Metric.UNDER_WAY) == 0)
+    assert wait_until(lambda: bench.r.metric(Metric.UNDER_WAY) == 1)
+    assert wait_until(lambda: bench.check.look() and bench.r.metric(Metric.UNDER_WAY) == 0)
     go_on()
     assert wait_until(lambda: not bench.check.look())
     assert [(event, value) for event, _, value in bench.found()] == [(Event.CHECKED, 0)]
-    assert bench.r.gauge(Metric.UNDER_WAY) == 0, "no slot is given back twice"
+    assert bench.r.metric(Metric.UNDER_WAY) == 0, "no slot is given back twice"
 
 
 def hanging(bench: Bench) -> Callable[[], None]:

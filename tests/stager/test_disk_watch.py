@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import queue
 
-from nopfsfs.stager.disk_watch import LIMIT_S, DiskWatch, Order
+from nopfsfs.stager.disk_watch import LIMIT_S, DiskTask, DiskWatch
 
 
 class Bench:
     def __init__(self) -> None:
         self.now = 50.0
-        self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[DiskTask | None] = queue.SimpleQueue()
         self.refused: list[int] = []
         self.hanging: list[int] = []
         self.awake = 0
         self.watch = DiskWatch(
-            self.orders, self.refused.append, self.hanging.append, self._wake, lambda: self.now
+            self.tasks, self.refused.append, self.hanging.append, self._wake, lambda: self.now
         )  # fmt: skip
 
     def _wake(self) -> None:
         self.awake += 1
 
-    def left(self) -> list[Order | None]:
-        return [self.orders.get() for _ in range(self.orders.qsize())]
+    def left(self) -> list[DiskTask | None]:
+        return [self.tasks.get() for _ in range(self.tasks.qsize())]
 
 
 def test_nothing_is_said_of_what_ends_in_time() -> None:
@@ -39,13 +39,13 @@ def test_nothing_is_said_of_what_ends_in_time() -> None:
 
 def test_what_is_written_too_slowly_and_what_waits_behind_it_is_refused_once() -> None:
     b = Bench()
-    for order in ((8, 1), (9, -1), (10, 2), (-1, 0), None):
-        b.orders.put(order)  # type: ignore[arg-type]
+    for task in ((8, 1), (9, -1), (10, 2), (-1, 0), None):
+        b.tasks.put(task)  # type: ignore[arg-type]
     with b.watch.at(7, 1):
         b.now += LIMIT_S
         assert b.watch.look()
         assert b.watch.look()
-        b.orders.put((11, 1))
+        b.tasks.put((11, 1))
         assert b.watch.look()
         assert not b.watch.settle(), "it was said already"
     assert (b.refused, b.hanging) == ([7, 8, 10, 11], [1])
@@ -63,7 +63,7 @@ def test_what_has_said_how_it_ended_is_not_refused_as_well() -> None:
 
 def test_a_removal_that_hangs_refuses_what_waits_behind_it() -> None:
     b = Bench()
-    b.orders.put((8, 2))
+    b.tasks.put((8, 2))
     with b.watch.at(7, -2):
         b.now += LIMIT_S
         b.watch.look()

@@ -66,8 +66,8 @@ class Pool:
     def __init__(self) -> None:
         self.fds = [arenas.create(4 * PAGE), MetricBlock.create()]
         self.arena, self.asked = Arena(self.fds[0], 4 * PAGE), 0
-        self.gauge = MetricBlock(self.fds[1], writable=True).block
-        self.pool = ExtentPool(self.arena, self.gauge, self._ask)
+        self.metrics = MetricBlock(self.fds[1], writable=True).block
+        self.pool = ExtentPool(self.arena, self.metrics, self._ask)
 
     def _ask(self, number: int) -> bool:
         self.asked = number
@@ -123,7 +123,7 @@ def test_what_finds_no_room_is_counted(made: Pool) -> None:
         with pytest.raises(NoRoom):
             made.pool.allocate(2 * PAGE)
     assert (made.pool.take_refused(), made.pool.take_refused()) == (2, 0)
-    assert made.gauge[Metric.ARENA_USED] == made.arena.used
+    assert made.metrics[Metric.ARENA_USED] == made.arena.used
     made.pool.set_budget(2 * PAGE)
     with pytest.raises(NoRoom):
         made.pool.allocate(PAGE)

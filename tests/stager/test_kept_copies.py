@@ -15,7 +15,7 @@ import xxhash
 from nopfsfs.config import DiskSpec
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import young_files
 from nopfsfs.tiers.source import Source
 from tests.stager.rig import PAGE, content, write_files
@@ -71,10 +71,10 @@ def rows(base: Shared) -> list[int]:
 
 
 def keep_all(base: Shared, s: Running) -> None:
-    s.order(Order.FETCH, rows(base))
+    s.command(StagerCommand.FETCH, rows(base))
     for row in rows(base):
         s.wait_for(Event.STAGED, row)
-    s.order(Order.TO_DISK, rows(base), 1)
+    s.command(StagerCommand.TO_DISK, rows(base), 1)
     for row in rows(base):
         s.wait_for(Event.ON_DISK, row)
 
@@ -89,22 +89,22 @@ def test_the_next_mount_reads_nothing_that_is_kept(mount: Callable[[], Shared], 
     first = mount()
     with running(first, disks, keep=True) as s:
         keep_all(first, s)
-        assert first.gauge[Metric.SOURCE_OPENS] == FILES
+        assert first.metrics[Metric.SOURCE_OPENS] == FILES
     assert len(copies(disks)) == FILES
     second = mount()
     with running(second, disks, keep=True) as s:
         for row in rows(second):
             s.wait_for(Event.ON_DISK, row)
         read_all(second, s)
-        assert second.gauge[Metric.SOURCE_OPENS] == 0
-        assert second.gauge[Metric.SOURCE_READ_BYTES] == 0
-        assert (first.gauge[Metric.KEPT_FILES], second.gauge[Metric.KEPT_FILES]) == (1, 1 + FILES)
-        assert wait_until(lambda: second.gauge[Metric.STAGED_DISK_FILES] == FILES)
-        assert wait_until(lambda: second.gauge[Metric.DISK_USED] == FILES * 2 * PAGE)
+        assert second.metrics[Metric.SOURCE_OPENS] == 0
+        assert second.metrics[Metric.SOURCE_READ_BYTES] == 0
+        assert (first.metrics[Metric.KEPT_FILES], second.metrics[Metric.KEPT_FILES]) == (1, 1 + FILES)
+        assert wait_until(lambda: second.metrics[Metric.STAGED_DISK_FILES] == FILES)
+        assert wait_until(lambda: second.metrics[Metric.DISK_USED] == FILES * 2 * PAGE)
     with running(second, disks, keep=True) as s:  # a stager that takes its place
-        s.order(Order.EVICT, rows(second))
+        s.command(StagerCommand.EVICT, rows(second))
         read_all(second, s)
-        assert second.gauge[Metric.SOURCE_OPENS] == 0
+        assert second.metrics[Metric.SOURCE_OPENS] == 0
 
 
 @pytest.mark.usefixtures("old_files")
@@ -124,7 +124,7 @@ def test_a_file_that_changed_under_an_old_index_is_never_shown_from_its_copy(
         s.wait_for(Event.CHANGED, row)
         assert s.read(row) == (0, new)
         assert s.read(second.row("f04")) == (0, content(5, 2 * PAGE))
-        assert wait_until(lambda: second.gauge[Metric.STAGED_DISK_FILES] == 1)
+        assert wait_until(lambda: second.metrics[Metric.STAGED_DISK_FILES] == 1)
 
 
 @pytest.mark.usefixtures("old_files")
@@ -142,8 +142,8 @@ def test_rotten_cut_and_lost_copies_are_read_anew(mount: Callable[[], Shared], d
     second = mount()
     with running(second, disks, keep=True) as s:
         read_all(second, s)
-        assert wait_until(lambda: second.gauge[Metric.SOURCE_OPENS] == 6)
-        assert second.gauge[Metric.CORRUPT_COPIES] == 1
+        assert wait_until(lambda: second.metrics[Metric.SOURCE_OPENS] == 6)
+        assert second.metrics[Metric.CORRUPT_COPIES] == 1
         assert wait_until(lambda: len(copies(disks)) == FILES), "there is room for copies of what is in memory"
         assert all(has_its_sum(path) for path in copies(disks))
 
@@ -177,18 +177,18 @@ def test_a_source_that_hangs_holds_up_no_copy_that_was_confirmed(
     gate, confirm = threading.Event(), Source.confirm
     with running(second, disks, keep=True) as s:
         assert s.read(confirmed) == (0, content(1, 2 * PAGE))
-        s.order(Order.EVICT, [confirmed])
+        s.command(StagerCommand.EVICT, [confirmed])
         s.wait_for(Event.EVICTED, confirmed)
         monkeypatch.setattr(Source, "confirm", lambda self, row: gate.wait(30) and confirm(self, row))
-        s.order(Order.FETCH, hung)
+        s.command(StagerCommand.FETCH, hung)
         for row in hung:
             s.wait_for(Event.STUCK, row)
         assert s.read(confirmed) == (0, content(1, 2 * PAGE))
-        assert second.gauge[Metric.DISKS_BYPASSED] == 0, "the disk is not to blame"
+        assert second.metrics[Metric.DISKS_BYPASSED] == 0, "the disk is not to blame"
         gate.set()
         for row in hung:
             s.wait_for(Event.STAGED, row)
-        assert second.gauge[Metric.SOURCE_OPENS] == 0
+        assert second.metrics[Metric.SOURCE_OPENS] == 0
 
 
 @pytest.mark.usefixtures("old_files")
@@ -218,7 +218,7 @@ def test_bytes_that_this_mount_has_shown_win_over_a_copy(
     second.columns.check[np.array(rows(second))] = 5
     with running(second, disks, keep=True) as s:
         read_all(second, s)
-        assert wait_until(lambda: second.gauge[Metric.SOURCE_OPENS] == FILES)
+        assert wait_until(lambda: second.metrics[Metric.SOURCE_OPENS] == FILES)
 
 
 @pytest.mark.usefixtures("old_files")
@@ -228,10 +228,10 @@ def test_a_cache_that_is_refused_costs_speed_only(
     os.makedirs(os.path.join(disks[0].path, f"nopfs-cache-{os.geteuid()}"), mode=0o755)
     base = mount()
     with running(base, disks, keep=True) as s:
-        s.order(Order.FETCH, rows(base))
+        s.command(StagerCommand.FETCH, rows(base))
         for row in rows(base):
             s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, rows(base), 1)
+        s.command(StagerCommand.TO_DISK, rows(base), 1)
         for row in rows(base):
             s.wait_for(Event.OFF_DISK, row)
         read_all(base, s)

@@ -18,7 +18,7 @@ from nopfsfs.config import DiskSpec
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import young_files
 from nopfsfs.stager.demands import DELAY_S
 from nopfsfs.stager.large import block_writer, large_copies
@@ -69,7 +69,7 @@ def copies(disk: Path) -> list[bytes]:
 
 def read_from(base: Shared) -> tuple[int, int]:
     """How often the source was opened, and the bytes that were read."""
-    return int(base.gauge[Metric.SOURCE_OPENS]), int(base.gauge[Metric.SOURCE_READ_BYTES])
+    return int(base.metrics[Metric.SOURCE_OPENS]), int(base.metrics[Metric.SOURCE_READ_BYTES])
 
 
 def wait_for(stager: Running, event: Event, row: int) -> None:
@@ -104,7 +104,7 @@ def read_all(stager: Running, base: Shared, row: int) -> None:
 def test_a_file_is_copied_by_command_and_read_once(base: Shared, disk: Path) -> None:
     rows = [base.row("f01"), base.row("f00")]
     with running(base, spec(disk)) as stager:
-        stager.order(Order.COPY_LARGE, rows, 1)
+        stager.command(StagerCommand.COPY_LARGE, rows, 1)
         for row in rows:
             wait_for(stager, Event.COPYING, row)
             wait_for(stager, Event.ON_DISK, row)
@@ -114,15 +114,15 @@ def test_a_file_is_copied_by_command_and_read_once(base: Shared, disk: Path) -> 
         for row in rows:
             read_all(stager, base, row)
         assert read_from(base) == (2, 2 * SIZE + MIB)
-        assert base.gauge[Metric.DISK_WRITES] == 2
-        assert base.gauge[Metric.DISK_USED] >= 2 * SIZE + MIB
-        stager.order(Order.COPY_LARGE, rows, 1)
+        assert base.metrics[Metric.DISK_WRITES] == 2
+        assert base.metrics[Metric.DISK_USED] >= 2 * SIZE + MIB
+        stager.command(StagerCommand.COPY_LARGE, rows, 1)
         wait_for(stager, Event.ON_DISK, rows[0])
-        stager.order(Order.OFF_DISK, rows)
+        stager.command(StagerCommand.OFF_DISK, rows)
         wait_for(stager, Event.OFF_DISK, rows[0])
         wait_for(stager, Event.OFF_DISK, rows[1])
         assert copies(disk) == []
-        assert base.gauge[Metric.DISK_USED] == 0
+        assert base.metrics[Metric.DISK_USED] == 0
 
 
 @pytest.mark.parametrize("commanded", [True, False])
@@ -131,7 +131,7 @@ def test_a_reader_at_the_same_time_makes_no_byte_be_read_twice(base: Shared, dis
     row = base.row("f00")
     with running(base, spec(disk)) as stager:
         if commanded:
-            stager.order(Order.COPY_LARGE, [row], 1)
+            stager.command(StagerCommand.COPY_LARGE, [row], 1)
         half = SIZE // 2
         assert read_range(stager, row, half, SIZE) == content(1, SIZE)[half:]
         assert read_range(stager, row, 0, half) == content(1, SIZE)[:half]
@@ -170,7 +170,7 @@ def test_blocks_that_a_reader_has_read_are_not_read_again(base: Shared, disk: Pa
         wait_for(stager, Event.COPYING, row)
         assert wait_until(lambda: copies(disk) != [])
         assert read_from(base)[1] <= SIZE // 2 + 6 * MIB, "what was read, and some read ahead"
-        stager.order(Order.COPY_LARGE, [row], 1)
+        stager.command(StagerCommand.COPY_LARGE, [row], 1)
         wait_for(stager, Event.ON_DISK, row)
         assert read_from(base)[1] == SIZE + MIB
         assert copies(disk) == [content(2, SIZE + MIB)]
@@ -191,8 +191,8 @@ def test_no_block_stays_in_memory_that_is_to_go_while_it_is_written(
         with running(base, spec(disk)) as stager:
             assert read_range(stager, row, 0, MIB) == content(1, SIZE)[:MIB]
             wait_for(stager, Event.COPYING, row)
-            stager.order(Order.OFF_DISK, [row], 1)
-            stager.order(Order.EVICT, [row], 1)
+            stager.command(StagerCommand.OFF_DISK, [row], 1)
+            stager.command(StagerCommand.EVICT, [row], 1)
             assert wait_until(lambda: not stager.stager._state._ranges.used, LIMIT_S)
             goes_on.set()
             wait_for(stager, Event.OFF_DISK, row)
@@ -224,7 +224,7 @@ def test_a_file_without_room_on_disk_is_read_as_without_a_disk(base: Shared, dis
     row = base.row("f00")
     with running(base, spec(disk, 4 * MIB)) as stager:
         read_all(stager, base, row)
-        stager.order(Order.COPY_LARGE, [row], 1)
+        stager.command(StagerCommand.COPY_LARGE, [row], 1)
         wait_for(stager, Event.OFF_DISK, row)
         assert stager.values[Event.OFF_DISK, row] == 0, "full"
         assert copies(disk) == []
@@ -235,13 +235,13 @@ def test_where_memory_has_no_room_for_a_block_nobody_waits(base: Shared, disk: P
     """The server is told to read by itself; when there is room, the copy comes."""
     row = base.row("f00")
     with running(base, spec(disk)) as stager:
-        stager.order(Order.BUDGET, [8 * MIB, MIB // 2], BUDGET)
-        stager.order(Order.COPY_LARGE, [row], 1)
+        stager.command(StagerCommand.BUDGET, [8 * MIB, MIB // 2], BUDGET)
+        stager.command(StagerCommand.COPY_LARGE, [row], 1)
         assert wait_until(lambda: stager.read(row, 9 * MIB, 1000)[0] == errno.ENOSPC), "the command has come"
         began = time.monotonic()
         assert {stager.read(row, at, 1000)[0] for at in range(0, SIZE, MIB // 2)} <= {errno.ENOSPC, 0}
         assert time.monotonic() - began < DELAY_S
-        stager.order(Order.BUDGET, [8 * MIB, 4 * MIB], BUDGET)
+        stager.command(StagerCommand.BUDGET, [8 * MIB, 4 * MIB], BUDGET)
         wait_for(stager, Event.ON_DISK, row)
         read_all(stager, base, row)
 
@@ -266,7 +266,7 @@ def test_a_disk_that_hangs_holds_no_reader_up_for_long(
                 assert error in (0, errno.ENOSPC)
                 assert error or data == content(1, SIZE)[at : at + 1000]
             assert time.monotonic() - began < 10 * DELAY_S, "not a second for each"
-            assert wait_until(lambda: base.gauge[Metric.DISKS_BYPASSED] == 1)
+            assert wait_until(lambda: base.metrics[Metric.DISKS_BYPASSED] == 1)
         finally:
             hangs.set()
         wait_for(stager, Event.OFF_DISK, row)
@@ -298,12 +298,12 @@ def test_a_disk_that_fails_in_the_midst_costs_that_copy_only(
         monkeypatch.setattr(block_writer, "fill", filled)
     row = base.row("f00")
     with running(base, spec(disk)) as stager:
-        stager.order(Order.COPY_LARGE, [row], 1)
+        stager.command(StagerCommand.COPY_LARGE, [row], 1)
         wait_for(stager, Event.OFF_DISK, row)
         read_all(stager, base, row)
         assert copies(disk) == []
-        assert base.gauge[Metric.DISK_ERRORS] >= 1
-        assert base.gauge[Metric.DISK_USED] == 0
+        assert base.metrics[Metric.DISK_ERRORS] >= 1
+        assert base.metrics[Metric.DISK_USED] == 0
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -311,7 +311,7 @@ def test_a_block_that_rots_is_never_shown(base: Shared, disk: Path, whole: bool)
     row = base.row("f00")
     with running(base, spec(disk)) as stager:
         if whole:
-            stager.order(Order.COPY_LARGE, [row], 1)
+            stager.command(StagerCommand.COPY_LARGE, [row], 1)
             wait_for(stager, Event.ON_DISK, row)
         else:
             read_range(stager, row, 0, 5 * MIB)
@@ -324,7 +324,7 @@ def test_a_block_that_rots_is_never_shown(base: Shared, disk: Path, whole: bool)
         read_range(stager, row, 2 * MIB, 5 * MIB)  # what memory holds of the second block makes room
         assert read_range(stager, row, MIB, 2 * MIB) == content(1, SIZE)[MIB : 2 * MIB]
         wait_for(stager, Event.OFF_DISK, row)
-        assert base.gauge[Metric.CORRUPT_COPIES] == 1
+        assert base.metrics[Metric.CORRUPT_COPIES] == 1
         read_all(stager, base, row)
 
 
@@ -343,8 +343,8 @@ def test_a_source_that_fails_for_a_while_costs_time_only(
             return original(row)
 
         monkeypatch.setattr(source, "open", fails)
-        stager.order(Order.COPY_LARGE, [row], 1)
-        assert wait_until(lambda: base.gauge[Metric.SOURCE_ERRORS] > 0)
+        stager.command(StagerCommand.COPY_LARGE, [row], 1)
+        assert wait_until(lambda: base.metrics[Metric.SOURCE_ERRORS] > 0)
         failing.clear()
         wait_for(stager, Event.ON_DISK, row)
         assert copies(disk) == [content(1, SIZE)]
@@ -361,10 +361,10 @@ def test_what_is_asked_for_anew_comes_first(base: Shared, disk: Path, monkeypatc
     monkeypatch.setattr(block_writer.os, "pwrite", noted)
     first, second = base.row("f00"), base.row("f01")
     with running(base, spec(disk)) as stager:
-        stager.order(Order.COPY_LARGE, [first, second], 1)
+        stager.command(StagerCommand.COPY_LARGE, [first, second], 1)
         assert wait_until(lambda: len(order) > 2)
-        stager.order(Order.CANCEL)
-        stager.order(Order.COPY_LARGE, [second], 1)
+        stager.command(StagerCommand.CANCEL)
+        stager.command(StagerCommand.COPY_LARGE, [second], 1)
         wait_for(stager, Event.ON_DISK, second)
         wait_for(stager, Event.ON_DISK, first)
     there = [size for size in order if size == SIZE]
@@ -378,9 +378,9 @@ def test_what_is_asked_for_and_not_begun_is_given_up_at_once(
     monkeypatch.setattr(block_writer.os, "pwrite", lambda fd, data, at: time.sleep(0.1) or len(data))
     first, second = base.row("f00"), base.row("f01")
     with running(base, spec(disk)) as stager:
-        stager.order(Order.COPY_LARGE, [first, second], 1)
+        stager.command(StagerCommand.COPY_LARGE, [first, second], 1)
         wait_for(stager, Event.COPYING, first)
-        stager.order(Order.OFF_DISK, [second, first])
+        stager.command(StagerCommand.OFF_DISK, [second, first])
         wait_for(stager, Event.OFF_DISK, second)
         wait_for(stager, Event.OFF_DISK, first)
         assert (Event.COPYING, second) not in stager.events
@@ -400,16 +400,16 @@ class Random:
         if value < 0.7:
             self.read(row)
         elif value < 0.8:
-            self.stager.order(Order.COPY_LARGE, self.chance.sample(self.rows, self.chance.randint(1, 2)), 1)
+            self.stager.command(StagerCommand.COPY_LARGE, self.chance.sample(self.rows, self.chance.randint(1, 2)), 1)
         elif value < 0.83:
-            self.stager.order(Order.CANCEL)
+            self.stager.command(StagerCommand.CANCEL)
         elif value < 0.87:
-            self.stager.order(Order.OFF_DISK, [row], self.chance.randint(0, 1))
+            self.stager.command(StagerCommand.OFF_DISK, [row], self.chance.randint(0, 1))
         elif value < 0.9:
-            self.stager.order(Order.EVICT, [row], 1)
+            self.stager.command(StagerCommand.EVICT, [row], 1)
         elif value < 0.94:
             limit = self.chance.choice([4 * MIB, 8 * MIB])
-            self.stager.order(Order.BUDGET, [limit, self.chance.randint(1, 4) * MIB], BUDGET)
+            self.stager.command(StagerCommand.BUDGET, [limit, self.chance.randint(1, 4) * MIB], BUDGET)
         elif value < 0.97:
             self.rot()
         else:
@@ -447,7 +447,7 @@ def test_whatever_happens_no_byte_is_wrong(base: Shared, disk: Path, seed: int) 
         steps = Random(stager, base, disk, seed)
         for _ in range(150):
             steps.step()
-        stager.order(Order.BUDGET, [8 * MIB, 4 * MIB], BUDGET)
+        stager.command(StagerCommand.BUDGET, [8 * MIB, 4 * MIB], BUDGET)
         for row in steps.rows:  # and it works on
 
             def seen(row: int = row) -> bool:
@@ -472,7 +472,7 @@ def test_a_kept_copy_is_read_by_the_next_mount(root: Path, disk: Path) -> None:
         row, other = base.row("f00"), base.row("f01")
         with running(base, spec(disk), keep=True) as stager:
             if commanded:
-                stager.order(Order.COPY_LARGE, [row], 1)
+                stager.command(StagerCommand.COPY_LARGE, [row], 1)
                 wait_for(stager, Event.ON_DISK, row)
             if number:
                 read_all(stager, base, row)
@@ -489,10 +489,10 @@ def test_a_kept_copy_that_rots_is_never_shown(root: Path, disk: Path) -> None:
         row = base.row("f00")
         with running(base, spec(disk), keep=True) as stager:
             if number == 0:
-                stager.order(Order.COPY_LARGE, [row], 1)
+                stager.command(StagerCommand.COPY_LARGE, [row], 1)
                 wait_for(stager, Event.ON_DISK, row)
             read_all(stager, base, row)
-            assert base.gauge[Metric.CORRUPT_COPIES] == number
+            assert base.metrics[Metric.CORRUPT_COPIES] == number
         base.close()
         for path in disk.glob("nopfs-cache-*/v1/sources/*/??/*") if number == 0 else ():
             with open(path, "r+b") as file:

@@ -12,14 +12,14 @@ import xxhash
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE, Metric, Tier
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.stager_peer import LeaseStatus, RecordKind
 from nopfsfs.stager import leases
 from nopfsfs.stager.state import ROOM_CHECK_S
 from nopfsfs.stager.workers import Worker
 from tests.stager.peer import FakePeer, Make, homes, rigs
 from tests.stager.rig import PAGE, Rig, write_files
 
-OK, COMING, NO = Status.OK, Status.COMING, Status.NO
+OK, COMING, NO = LeaseStatus.OK, LeaseStatus.COMING, LeaseStatus.NO
 
 
 class FakeDisk:
@@ -55,7 +55,7 @@ def test_what_is_staged_is_lent_and_kept_until_it_is_given_back(make: Make) -> N
     stage(r, *r.files)
     numbers = peer.lend(*r.files)
     assert [peer.answers(number) for number in numbers] == [[OK], [OK]]
-    assert peer.messages == [(Kind.LENT, 2)]
+    assert peer.messages == [(RecordKind.LENT, 2)]
     r.state.evict(r.files)
     r.run()
     assert r.arena.taken == 5 * PAGE
@@ -63,7 +63,7 @@ def test_what_is_staged_is_lent_and_kept_until_it_is_given_back(make: Make) -> N
     peer.back(*numbers)
     r.take()
     assert r.arena.taken == 0
-    assert (r.gauge(Metric.LENT_FILES), r.gauge(Metric.LENT_BYTES)) == (2, 3 * PAGE + 5)
+    assert (r.metric(Metric.LENT_FILES), r.metric(Metric.LENT_BYTES)) == (2, 3 * PAGE + 5)
     r.take()
     r.check_at_rest()
 
@@ -140,7 +140,7 @@ def test_the_home_fetches_what_it_does_not_have_and_lends_it_before_it_can_be_ev
     peer.back(number)
     r.take()
     r.check_at_rest()
-    assert r.gauge(Metric.FETCHES_DONE) == 0, "nobody ordered it here"
+    assert r.metric(Metric.FETCHES_DONE) == 0, "nobody ordered it here"
 
 
 def test_a_copy_on_disk_is_lent_wherever_the_row_s_home_is(make: Make) -> None:
@@ -243,7 +243,7 @@ def test_what_is_staged_meanwhile_needs_no_room(make: Make) -> None:
     stage(r, r.files[1])
     r.state.check_limits()
     assert peer.answers(number) == [COMING, OK]
-    assert r.gauge(Metric.SOURCE_OPENS) == 2
+    assert r.metric(Metric.SOURCE_OPENS) == 2
     peer.back(number)
 
 
@@ -281,7 +281,7 @@ def test_what_is_asked_for_wrongly_is_refused(make: Make) -> None:
         (0, 4096, 0), (-1, size, mtime_ns), (1 << 60, size, mtime_ns), (r.index.n, size, mtime_ns),
         (row, size + 1, mtime_ns), (row, -1, mtime_ns), (row, size, mtime_ns + 1),
     ]  # fmt: skip
-    peer.say(Kind.LEND, *((number + 1, *record, 1) for number, record in enumerate(wrong)))
+    peer.say(RecordKind.LEND, *((number + 1, *record, 1) for number, record in enumerate(wrong)))
     assert [peer.answers(number + 1) for number in range(len(wrong))] == [[NO]] * len(wrong)
     r.columns.stale[row] = 1
     (stale,) = peer.lend(row, id=50)
@@ -411,7 +411,7 @@ def test_so_many_bytes_are_lent_and_others_wait_in_their_order(make: Make, monke
     assert peer.answers(large) == [COMING, OK], "alone"
     lent.append(large)
     peer.back(large)
-    assert r.gauge(Metric.LENT_FILES) == 7
+    assert r.metric(Metric.LENT_FILES) == 7
     r.take()
     r.check_at_rest()
 
@@ -431,7 +431,7 @@ def test_what_waits_is_cancelled_or_changes_or_is_too_much(make: Make, monkeypat
     assert peer.answers(changed) == [COMING, NO]
     assert peer.answers(waits) == [COMING, OK]
     peer.back(waits)
-    assert r.gauge(Metric.LENT_FILES) == 2
+    assert r.metric(Metric.LENT_FILES) == 2
     r.take()
     r.check_at_rest()
 
@@ -443,7 +443,7 @@ def test_a_lend_given_back_before_its_load_ended_is_not_lent(make: Make) -> None
     peer.back(a, b)
     r.run()
     assert [peer.answers(number) for number in (a, b, again)] == [[COMING], [COMING], [COMING, OK]]
-    assert r.gauge(Metric.LENT_FILES) == 0
+    assert r.metric(Metric.LENT_FILES) == 0
     peer.back(again)
     r.take()
     r.check_at_rest()
@@ -479,7 +479,7 @@ def test_when_it_ends_nothing_stays_pinned_and_nothing_is_waited_for(
     r.run()
     assert r.told() == [(Event.EVICTED, r.files[0]), (Event.STAGED, r.files[1])]
     assert len(r.state._pool._pins) == 0
-    assert r.gauge(Metric.LENT_FILES) == 0
+    assert r.metric(Metric.LENT_FILES) == 0
     r.take()
     r.check_at_rest()
 
@@ -505,7 +505,7 @@ def test_many_come_in_one_message(make: Make) -> None:
     assert {count for _, count in peer.messages} == {40}
     peer.back(*numbers)
     assert len(numbers) > stager_peer.RECORDS_MOST
-    assert r.gauge(Metric.LENT_FILES) == 400
+    assert r.metric(Metric.LENT_FILES) == 400
     assert r.columns.tier[r.files[0]] == Tier.RAM
     assert r.columns.holder[r.files[0]] == HOME_HERE
     r.take()

@@ -15,7 +15,7 @@ from nopfsfs.policy.choice import FOREIGN_SHARE, HEDGE_COMING_S, HEDGE_LEAST_S, 
 from nopfsfs.policy.fetch_lane import WINDOW_S
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.server_stager import Origin
-from nopfsfs.protocol.stager_peer import MARGIN_S, SILENT_S, Status
+from nopfsfs.protocol.stager_peer import MARGIN_S, SILENT_S, LeaseStatus
 from nopfsfs.stager import remote_fetches, worker_threads
 from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.remote_fetches import HEDGED_MOST
@@ -63,14 +63,14 @@ class Lab:
         r, end = self.r, self.r.now + seconds
         while r.now < end:
             row, began = self.next_row(), r.now
-            before = r.gauge(Metric.STAGED_DISK_FILES)
+            before = r.metric(Metric.STAGED_DISK_FILES)
             if prefetch:
                 r.state.fetch([row])
                 r.run()
                 assert r.staged(row) == r.contents[row, 0]
             else:
                 assert r.read(row).errno == 0
-            from_disk = r.gauge(Metric.STAGED_DISK_FILES) > before
+            from_disk = r.metric(Metric.STAGED_DISK_FILES) > before
             self.origins.append((began, Origin.DISK if from_disk else Origin.SOURCE))
             r.state.evict([row])
             r.take()
@@ -106,7 +106,7 @@ def test_a_disk_twenty_times_slower_than_the_source_is_hardly_read_until_it_is_f
     since = r.now
     lab.read_for(10, prefetch=prefetch)
     assert lab.share(Origin.DISK, since) <= 0.05
-    assert r.gauge(Metric.REROUTED_SLOW) > 400
+    assert r.metric(Metric.REROUTED_SLOW) > 400
     lab.disk_s = 0.001
     lab.read_for(30, prefetch=prefetch)
     since = r.now
@@ -122,10 +122,10 @@ def test_a_slow_disk_is_read_for_a_reader_that_is_far_away(lab: Lab, monkeypatch
     lab.on_disk()
     lab.disk_s = 20 * SOURCE_S
     lab.read_for(10, prefetch=True)
-    assert r.gauge(Metric.REROUTED_SLOW) == 0
+    assert r.metric(Metric.REROUTED_SLOW) == 0
     lead[0] = 0.1
     lab.read_for(10, prefetch=True)
-    assert r.gauge(Metric.REROUTED_SLOW) > 100
+    assert r.metric(Metric.REROUTED_SLOW) > 100
 
 
 def assert_true(found: bool) -> None:
@@ -153,7 +153,7 @@ def test_where_the_source_fails_the_copy_that_was_passed_is_read(
         result = r.read(row)
         assert (result.errno, result.origin) == (0, Origin.DISK)
     assert r.staged(row) == r.contents[row, 0]
-    assert r.gauge(Metric.SOURCE_ERRORS) == 1
+    assert r.metric(Metric.SOURCE_ERRORS) == 1
     r.source.errors[other] = errno.EIO
     r.state.withdraw_disk(other)
     assert r.read(other).errno == errno.EIO, "without a copy"
@@ -228,7 +228,7 @@ class Readers:
             self.peer.take()
             for ask in list(self.peer.writes.values()):
                 if self.sends and ask.id not in began:
-                    self.peer.refuse(ask, Status.SENDING)
+                    self.peer.refuse(ask, LeaseStatus.SENDING)
                 asked = began.setdefault(ask.id, r.now)
                 if ask.id in self.peer.given_up:
                     self.peer.free(ask)
@@ -274,7 +274,7 @@ def test_a_node_that_hangs_costs_a_reader_a_tenth_of_a_second_and_is_asked_again
     assert readers.p99(began) <= 0.1
     assert max(wait for _, wait, _ in readers.waits) <= 2 * HEDGE_LEAST_S + 4 * SOURCE_S
     assert readers.share_of_source(began) > 0.95
-    assert r.gauge(Metric.FETCHES_HEDGED) < 30
+    assert r.metric(Metric.FETCHES_HEDGED) < 30
     readers.peer_s = 0.002
     readers.run(11)
     since = r.now
@@ -294,13 +294,13 @@ def test_a_node_that_is_slow_is_passed_for_few_files(
     readers.peer_s = 0.2
     readers.run(1 + WINDOW_S)  # until late answers tell it from a dead one, and the healthy time is over
     r, since = readers.r, readers.r.now
-    down, hedged = r.gauge(Metric.REROUTED_DOWN), r.gauge(Metric.FETCHES_HEDGED)
-    before = r.gauge(Metric.REROUTED_SLOW)
+    down, hedged = r.metric(Metric.REROUTED_DOWN), r.metric(Metric.FETCHES_HEDGED)
+    before = r.metric(Metric.REROUTED_SLOW)
     assert hedged <= 20
     readers.run(19)
-    apart = r.gauge(Metric.REROUTED_SLOW) - before
+    apart = r.metric(Metric.REROUTED_SLOW) - before
     assert 1 <= apart <= 1.1 * FOREIGN_SHARE * sum(began >= since for began, _, _ in readers.waits)
-    assert (r.gauge(Metric.REROUTED_DOWN), r.gauge(Metric.FETCHES_HEDGED)) == (down, hedged)
+    assert (r.metric(Metric.REROUTED_DOWN), r.metric(Metric.FETCHES_HEDGED)) == (down, hedged)
     r.check_at_rest()
 
 
@@ -330,7 +330,7 @@ def test_bytes_of_a_dead_node_that_were_under_way_cost_no_reader_more_than_a_lat
     rows = r.files[:12]
     r.state.fetch(rows)
     for row in rows:
-        peer.refuse(peer.ask_of(row), Status.SENDING)
+        peer.refuse(peer.ask_of(row), LeaseStatus.SENDING)
     r.now += 5
     waits = []
     for row in rows:
@@ -358,7 +358,7 @@ def test_where_no_second_extent_is_free_the_server_reads_what_a_node_does_not_br
         r.state.check_limits()
         r.take()
         assert r.results[number].errno == errno.ENOSPC, "with which the server reads by itself"
-        assert (r.gauge(Metric.FETCHES_HEDGED), r.gauge(Metric.NO_ROOM)) == (1, 1)
+        assert (r.metric(Metric.FETCHES_HEDGED), r.metric(Metric.NO_ROOM)) == (1, 1)
         peer.bring(ask)  # too late
         again = r.demand(row)
         peer.bring(peer.ask_of(row))
@@ -371,16 +371,16 @@ def test_a_node_that_reads_the_file_itself_is_waited_for_longer(readers: Readers
     r, peer = readers.r, readers.peer
     number = r.demand(r.files[0])
     ask = peer.ask_of(r.files[0])
-    peer.refuse(ask, Status.COMING)
+    peer.refuse(ask, LeaseStatus.COMING)
     for _ in range(40):
         r.now += 0.01
         r.state.check_limits()
     peer.take()
     assert peer.given_up == []
-    assert r.gauge(Metric.FETCHES_HEDGED) == 0
+    assert r.metric(Metric.FETCHES_HEDGED) == 0
     r.now += 0.2
     r.state.check_limits()
-    assert r.gauge(Metric.FETCHES_HEDGED) == 1
+    assert r.metric(Metric.FETCHES_HEDGED) == 1
     r.run()
     assert r.results[number].origin == Origin.SOURCE
     peer.bring(ask)  # too late for its reader
@@ -394,7 +394,7 @@ def test_one_late_answer_of_a_node_that_answers_others_makes_no_dead_node(reader
         r.demand(row)
         r.now += 2 * HEDGE_LEAST_S
         r.state.check_limits()
-        peer.refuse(peer.ask_of(row), Status.NO)
+        peer.refuse(peer.ask_of(row), LeaseStatus.NO)
         r.run()
     number = r.demand(waiting)
     for _ in range(100):
@@ -404,7 +404,7 @@ def test_one_late_answer_of_a_node_that_answers_others_makes_no_dead_node(reader
     peer.bring(peer.ask_of(last), peer.ask_of(waiting))
     r.take()
     assert r.results[number].origin == Origin.PEER
-    assert (r.gauge(Metric.FETCHES_HEDGED), r.gauge(Metric.REROUTED_DOWN)) == (HEDGED_FEW, 0)
+    assert (r.metric(Metric.FETCHES_HEDGED), r.metric(Metric.REROUTED_DOWN)) == (HEDGED_FEW, 0)
     r.check_at_rest()
 
 
@@ -417,14 +417,14 @@ def test_a_reader_of_what_a_dead_node_was_asked_for_does_not_wait_for_it(readers
     for late in (3, 4):  # the fourth has waited until it was clear that the node is down
         r.now += 2 * HEDGE_LEAST_S
         r.state.check_limits()
-        assert r.gauge(Metric.FETCHES_HEDGED) == late
+        assert r.metric(Metric.FETCHES_HEDGED) == late
     r.state.fetch(others[4:])
     number = r.demand(first)
     assert r.state.peer_pause() == 0
     r.state.check_limits()
     r.run()
     assert r.results[number].origin == Origin.SOURCE
-    assert r.gauge(Metric.REROUTED_DOWN) == len(others[4:])
+    assert r.metric(Metric.REROUTED_DOWN) == len(others[4:])
     assert all(r.staged(row) for row in others[4:])
     peer.take()
     peer.free(*list(peer.writes.values()))

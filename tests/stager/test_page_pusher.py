@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.protocol.columns import PAGED_LATE, SUPERVISOR, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.tiers import page_cache
 from tests.stager.rig import PAGE, write_files
 from tests.stager.running import Running, Shared, running
@@ -31,7 +31,7 @@ def base(tmp_path: Path) -> Iterator[Shared]:
 
 def staged(s: Running, count: int) -> list[int]:
     rows = [s.base.row(f"f{number:02}") for number in range(count)]
-    s.order(Order.FETCH, rows)
+    s.command(StagerCommand.FETCH, rows)
     for row in rows:
         s.wait_for(Event.STAGED, row)
     return rows
@@ -62,14 +62,14 @@ def test_a_push_that_comes_too_late_is_left_out(base: Shared, monkeypatch: pytes
     held = Held(monkeypatch)
     with running(base) as s:
         first, late, last = staged(s, 3)
-        s.order(Order.PUSH, [first, late, last])
+        s.command(StagerCommand.PUSH, [first, late, last])
         assert held.begun.wait(20)
         base.columns.paged[late] = PAGED_LATE
         held.go.set()
         s.wait_for(Event.PUSHED, first)
         s.wait_for(Event.PUSH_FAILED, late)
         s.wait_for(Event.PUSHED, last)
-        assert (base.gauge[Metric.PUSHES_SPARED], base.gauge[Metric.PUSHES_DONE]) == (1, 3)
+        assert (base.metrics[Metric.PUSHES_SPARED], base.metrics[Metric.PUSHES_DONE]) == (1, 3)
     assert held.done == ["push"] * 2
 
 
@@ -79,12 +79,12 @@ def test_what_is_cached_is_looked_at_when_nothing_is_left_to_push(
     held = Held(monkeypatch)
     with running(base) as s:
         rows = staged(s, 4)
-        s.order(Order.PUSH, rows[:2])
+        s.command(StagerCommand.PUSH, rows[:2])
         assert held.begun.wait(20)
-        s.order(Order.LOOK, rows[:3])
-        s.order(Order.PUSH, rows[2:3])
-        s.order(Order.LOOK, rows[3:])
-        s.order(Order.FETCH, [base.row("f04")])
+        s.command(StagerCommand.LOOK, rows[:3])
+        s.command(StagerCommand.PUSH, rows[2:3])
+        s.command(StagerCommand.LOOK, rows[3:])
+        s.command(StagerCommand.FETCH, [base.row("f04")])
         s.wait_for(Event.STAGED, base.row("f04"))  # so the stager has taken the orders before
         held.go.set()
         s.wait_for(Event.PRESENT, rows[3])
@@ -104,7 +104,7 @@ def test_what_is_there_and_what_is_not(base: Shared, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(page_cache, "cached", cached)
     with running(base) as s:
         rows = [base.row(f"f0{number}") for number in (3, 0, 1, 2)]
-        s.order(Order.LOOK, rows)
+        s.command(StagerCommand.LOOK, rows)
         s.wait_for(Event.PRESENT, rows[1])
         s.wait_for(Event.LACKING, rows[2])
         s.wait_for(Event.LACKING, rows[3])
@@ -121,9 +121,9 @@ def test_a_system_that_does_not_tell_is_asked_once(base: Shared, monkeypatch: py
     monkeypatch.setattr(page_cache, "cached", cached)
     with running(base) as s:
         rows = [base.row(f"f0{number}") for number in range(8)]
-        s.order(Order.LOOK, rows)
+        s.command(StagerCommand.LOOK, rows)
         s.wait_for(Event.UNMEASURED, rows[0])
-        s.order(Order.DROP, rows[:1])
+        s.command(StagerCommand.DROP, rows[:1])
         s.wait_for(Event.DROPPED, rows[0])
     assert len(asked) == 1
 
@@ -164,11 +164,11 @@ def test_nothing_is_looked_at_when_it_stops_touching_the_mount(base: Shared, mon
     held = Held(monkeypatch)
     with running(base) as s:
         rows = staged(s, 2)
-        s.order(Order.PUSH, rows)
+        s.command(StagerCommand.PUSH, rows)
         assert held.begun.wait(20)
-        s.order(Order.LOOK, rows)
-        s.order(Order.QUIESCE)
-        s.order(Order.LOOK, rows)
+        s.command(StagerCommand.LOOK, rows)
+        s.command(StagerCommand.QUIESCE)
+        s.command(StagerCommand.LOOK, rows)
         assert wait_until(lambda: s.stager.pusher._leaving)
         held.go.set()
     assert held.done == ["push"]
@@ -184,8 +184,8 @@ def test_in_a_quiet_mount_files_are_left_alone_but_changes_are_shown(
     supervisor[Metric.QUIET] = 1
     with running(base) as s:
         rows = staged(s, 2)
-        s.order(Order.PUSH, rows)
-        s.order(Order.LOOK, rows)
+        s.command(StagerCommand.PUSH, rows)
+        s.command(StagerCommand.LOOK, rows)
         base.columns.stale[rows[0]] = 1
         assert wait_until(lambda: len(s.stager.pusher._queue) == 2)
         s.stager.pusher.invalidate(rows[0])
@@ -200,7 +200,7 @@ def test_a_file_that_changes_after_the_mount_was_let_go_of_is_shown(base: Shared
     tree = base.fds["tree"] = os.open(base.root, os.O_PATH)
     with running(base) as s:
         del base.fds["tree"]
-        s.order(Order.QUIESCE)
+        s.command(StagerCommand.QUIESCE)
         assert wait_until(lambda: not s.stager.pusher.holds_tree)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(tree)

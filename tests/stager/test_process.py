@@ -21,8 +21,8 @@ from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.protocol.source_gauges import read_ended
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.source_metrics import read_ended
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import demands
 from nopfsfs.tiers import disk as disk_module
 from tests.conftest import no_more_threads
@@ -46,55 +46,55 @@ def base(tmp_path: Path) -> Iterator[Shared]:
 def test_files_are_staged_pushed_dropped_and_evicted_as_ordered(base: Shared) -> None:
     a, b = base.row("f00"), base.row("f01")
     with running(base) as s:
-        s.order(Order.FETCH, [a, b])
+        s.command(StagerCommand.FETCH, [a, b])
         s.wait_for(Event.STAGED, a)
         s.wait_for(Event.STAGED, b)
-        s.order(Order.PUSH, [b])
+        s.command(StagerCommand.PUSH, [b])
         s.wait_for(Event.PUSHED, b)
         ((code, inode, rest),) = base.pushed()
         assert (code, inode) == (STORE, inode_of(b, 0))
         assert rest[16:] == content(2, 2 * PAGE)
-        s.order(Order.DROP, [b])
+        s.command(StagerCommand.DROP, [b])
         s.wait_for(Event.DROPPED, b)
-        s.order(Order.EVICT, [a])
+        s.command(StagerCommand.EVICT, [a])
         s.wait_for(Event.EVICTED, a)
         assert s.read(b) == (0, content(2, 2 * PAGE))
-        assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 2 * PAGE)
+        assert wait_until(lambda: base.metrics[Metric.ARENA_USED] == 2 * PAGE)
 
 
 def test_a_limit_holds_for_the_next_stager_too_and_is_kept_within_bounds(base: Shared) -> None:
     with running(base) as s:
-        assert base.gauge[Metric.SOURCE_LIMIT] == 2, "as it was configured"
-        s.order(Order.LIMITS, [0], 5)
-        assert wait_until(lambda: base.gauge[Metric.SOURCE_LIMIT] == 5)
-        s.order(Order.FETCH, [base.row(f"f0{number}") for number in range(8)])
-        assert wait_until(lambda: base.gauge[Metric.STAGED_FILES] == 8)
+        assert base.metrics[Metric.SOURCE_LIMIT] == 2, "as it was configured"
+        s.command(StagerCommand.LIMITS, [0], 5)
+        assert wait_until(lambda: base.metrics[Metric.SOURCE_LIMIT] == 5)
+        s.command(StagerCommand.FETCH, [base.row(f"f0{number}") for number in range(8)])
+        assert wait_until(lambda: base.metrics[Metric.STAGED_FILES] == 8)
     with running(base) as s:
-        assert base.gauge[Metric.SOURCE_LIMIT] == 5
-        assert (base.gauge[Metric.UNDER_WAY], base.gauge[Metric.DEMANDS_UNDER_WAY]) == (0, 0)
-        s.order(Order.LIMITS, [], 1 << 40)
-        assert wait_until(lambda: base.gauge[Metric.SOURCE_LIMIT] == MAX_CONCURRENCY)
-        s.order(Order.LIMITS, [1], -3)
-        assert wait_until(lambda: base.gauge[Metric.SOURCE_LIMIT] == 1)
+        assert base.metrics[Metric.SOURCE_LIMIT] == 5
+        assert (base.metrics[Metric.UNDER_WAY], base.metrics[Metric.DEMANDS_UNDER_WAY]) == (0, 0)
+        s.command(StagerCommand.LIMITS, [], 1 << 40)
+        assert wait_until(lambda: base.metrics[Metric.SOURCE_LIMIT] == MAX_CONCURRENCY)
+        s.command(StagerCommand.LIMITS, [1], -3)
+        assert wait_until(lambda: base.metrics[Metric.SOURCE_LIMIT] == 1)
         assert s.read(base.row("f00")) == (0, content(1, 2 * PAGE))
 
 
 def test_requests_at_the_source_are_counted_also_those_of_demands(base: Shared) -> None:
     with running(base) as s:
-        s.order(Order.FETCH, [base.row("f00"), base.row("f01")])
-        assert wait_until(lambda: base.gauge[Metric.STAGED_FILES] == 2)
+        s.command(StagerCommand.FETCH, [base.row("f00"), base.row("f01")])
+        assert wait_until(lambda: base.metrics[Metric.STAGED_FILES] == 2)
         s.read(base.row("f03"))
-        found = read_ended(base.gauge)
+        found = read_ended(base.metrics)
         assert found is not None
         assert (found.ended[1], sum(found.ended)) == (3, 3)
         assert 10 < found.log2_ns[1] / 3 < 34, "between a microsecond and sixteen seconds"
-        assert wait_until(lambda: base.gauge[Metric.UNDER_WAY] == 0)
-        assert base.gauge[Metric.UNDER_WAY_NS] > 0
+        assert wait_until(lambda: base.metrics[Metric.UNDER_WAY] == 0)
+        assert base.metrics[Metric.UNDER_WAY_NS] > 0
 
 
 def test_a_push_of_what_is_not_staged_fails_and_says_so(base: Shared) -> None:
     with running(base) as s:
-        s.order(Order.PUSH, [base.row("f00")])
+        s.command(StagerCommand.PUSH, [base.row("f00")])
         s.wait_for(Event.PUSH_FAILED, base.row("f00"))
 
 
@@ -103,7 +103,7 @@ def test_a_drop_that_cannot_be_done_is_reported_too(base: Shared) -> None:
     row = base.row("f00")
     os.unlink(base.root / "f00")
     with running(base) as s:
-        s.order(Order.DROP, [row])
+        s.command(StagerCommand.DROP, [row])
         s.wait_for(Event.DROPPED, row)
 
 
@@ -126,9 +126,9 @@ def test_a_report_for_which_the_system_has_no_thread_ends_nothing(
 def test_a_changed_file_is_refreshed_and_its_name_forgotten(base: Shared) -> None:
     row = base.row("f03")
     with running(base) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
-        s.order(Order.EVICT, [row])
+        s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         (base.root / "f03").write_bytes(b"new")
         assert s.read(row)[0] == errno.ESTALE
@@ -137,7 +137,7 @@ def test_a_changed_file_is_refreshed_and_its_name_forgotten(base: Shared) -> Non
         assert [code for code, _, _ in base.pushed()] == [INVAL_ENTRY]
         assert s.read(row) == (0, b"new")
         s.wait_for(Event.STAGED, row)  # the read was answered as soon as its bytes had come
-        s.order(Order.PUSH, [row])
+        s.command(StagerCommand.PUSH, [row])
         s.wait_for(Event.PUSHED, row)
         assert base.pushed()[-1][:2] == (STORE, inode_of(row, 1))
 
@@ -154,7 +154,7 @@ def test_it_goes_on_when_the_server_is_gone(base: Shared) -> None:
     row = base.row("f00")
     with running(base) as s:
         s.server.close()
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
 
 
@@ -164,19 +164,19 @@ def test_one_more_server_is_served_and_asked_before_anything_is_used_again(base:
         assert s.read(row) == (0, content(1, 2 * PAGE))
         s.wait_for(Event.STAGED, row)
         assert server_stager.unpack_answer(other.recv(256)) == Answer(0, 0, 0, 0)
-        s.order(Order.EVICT, [row])
+        s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE)), "and the first passes the grace"
         grace = server_stager.unpack_answer(other.recv(256))
         assert grace.id == 0
-        assert base.gauge[Metric.ARENA_USED] == 4 * PAGE
+        assert base.metrics[Metric.ARENA_USED] == 4 * PAGE
         other.send(server_stager.pack_demand(Demand(1, row, 0, PAGE)))
         answer = server_stager.unpack_answer(other.recv(256))
         assert (answer.id, answer.errno) == (1, 0)
         assert base.arena[answer.arena : answer.arena + PAGE] == content(1, PAGE)
-        assert base.gauge[Metric.ARENA_USED] == 6 * PAGE
+        assert base.metrics[Metric.ARENA_USED] == 6 * PAGE
         other.send(server_stager.pack_demand(Demand(0, 0, -grace.arena, 0)))
-        assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 4 * PAGE)
+        assert wait_until(lambda: base.metrics[Metric.ARENA_USED] == 4 * PAGE)
 
 
 def test_a_server_that_is_gone_is_not_waited_for(base: Shared) -> None:
@@ -185,10 +185,10 @@ def test_a_server_that_is_gone_is_not_waited_for(base: Shared) -> None:
         assert s.read(row) == (0, content(1, 2 * PAGE))
         s.wait_for(Event.STAGED, row)
         other.close()
-        s.order(Order.EVICT, [row])
+        s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE))
-        assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 2 * PAGE)
+        assert wait_until(lambda: base.metrics[Metric.ARENA_USED] == 2 * PAGE)
 
 
 @pytest.fixture
@@ -204,11 +204,11 @@ def full(tmp_path: Path) -> Iterator[tuple[Shared, DiskSpec]]:
 
 def leave_on_disk(s: Running, row: int) -> None:
     """Leave a copy of the row on disk tier 1, and none in memory."""
-    s.order(Order.FETCH, [row])
+    s.command(StagerCommand.FETCH, [row])
     s.wait_for(Event.STAGED, row)
-    s.order(Order.TO_DISK, [row], 1)
+    s.command(StagerCommand.TO_DISK, [row], 1)
     s.wait_for(Event.ON_DISK, row)
-    s.order(Order.EVICT, [row])
+    s.command(StagerCommand.EVICT, [row])
     s.wait_for(Event.EVICTED, row)
 
 
@@ -221,7 +221,7 @@ def crowded(full: tuple[Shared, DiskSpec]) -> Iterator[tuple[Running, int, list[
         leave_on_disk(s, row)
         assert s.read(others[0])[0] == 0, "so that the grace passes"
         for other in others:
-            s.order(Order.FETCH, [other])
+            s.command(StagerCommand.FETCH, [other])
             s.wait_for(Event.STAGED, other)
         yield s, row, others
 
@@ -232,14 +232,14 @@ def test_a_reader_of_a_copy_on_disk_waits_for_room_and_not_for_the_source(
     base, _ = full
     monkeypatch.setattr(demands, "COPY_DELAY_S", 20.0)
     with crowded(full) as (s, row, others):
-        opens, found = base.gauge[Metric.SOURCE_OPENS], list[tuple[int, bytes]]()
+        opens, found = base.metrics[Metric.SOURCE_OPENS], list[tuple[int, bytes]]()
         reader = threading.Thread(target=lambda: found.append(s.read(row)))
         reader.start()
         assert wait_until(lambda: bool(s.stager._state._demands._delayed))
-        s.order(Order.EVICT, [others[1]])
+        s.command(StagerCommand.EVICT, [others[1]])
         reader.join(20)
         assert found == [(0, content(1, 2 * PAGE))]
-        assert base.gauge[Metric.SOURCE_OPENS] == opens
+        assert base.metrics[Metric.SOURCE_OPENS] == opens
 
 
 def test_where_no_room_comes_readers_of_copies_on_disk_do_not_wait_for_it_again(
@@ -266,17 +266,17 @@ def test_where_no_room_comes_readers_of_copies_on_disk_do_not_wait_for_it_again(
 def test_the_next_stager_keeps_what_was_published_and_nothing_else(base: Shared) -> None:
     rows = [base.row(f"f0{number}") for number in range(4)]
     with running(base) as s:
-        s.order(Order.FETCH, rows)
+        s.command(StagerCommand.FETCH, rows)
         for row in rows:
             s.wait_for(Event.STAGED, row)
     # The one before had begun to stage another, and to withdraw the last.
     base.columns.tier[rows[3]] = Tier.NONE
     with running(base) as s:
-        assert base.gauge[Metric.ARENA_USED] == 3 * 2 * PAGE
+        assert base.metrics[Metric.ARENA_USED] == 3 * 2 * PAGE
         assert [base.staged(row) for row in rows] == [*(content(n + 1, 2 * PAGE) for n in range(3)), None]
-        s.order(Order.FETCH, [rows[0]])  # the supervisor may not know
+        s.command(StagerCommand.FETCH, [rows[0]])  # the supervisor may not know
         s.wait_for(Event.STAGED, rows[0])
-        s.order(Order.FETCH, [rows[3]])
+        s.command(StagerCommand.FETCH, [rows[3]])
         s.wait_for(Event.STAGED, rows[3])
         assert base.staged(rows[3]) == content(4, 2 * PAGE)
 
@@ -284,7 +284,7 @@ def test_the_next_stager_keeps_what_was_published_and_nothing_else(base: Shared)
 def test_a_change_that_the_stager_before_had_begun_is_completed(base: Shared) -> None:
     row = base.row("f00")
     with running(base) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
     (base.root / "f00").write_bytes(b"new")
     base.columns.stale[row] = 1  # as far as it came
@@ -310,39 +310,39 @@ def test_a_copy_on_disk_serves_after_the_arena_let_it_go_and_is_removed_at_the_e
     row = base.row("f00")
     with running(base, (disk,)) as s:
         leave_on_disk(s, row)
-        opens = base.gauge[Metric.SOURCE_OPENS]
+        opens = base.metrics[Metric.SOURCE_OPENS]
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert base.gauge[Metric.SOURCE_OPENS] == opens
-        s.order(Order.OFF_DISK, [row])
+        assert base.metrics[Metric.SOURCE_OPENS] == opens
+        s.command(StagerCommand.OFF_DISK, [row])
         s.wait_for(Event.OFF_DISK, row)
-        assert wait_until(lambda: base.gauge[Metric.DISK_USED] == 0)
+        assert wait_until(lambda: base.metrics[Metric.DISK_USED] == 0)
     assert os.listdir(disk.path) == []
 
 
 def test_a_corrupt_copy_on_disk_is_noticed_and_the_source_used(base: Shared, disk: DiskSpec) -> None:
     row = base.row("f00")
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, [row], 1)
+        s.command(StagerCommand.TO_DISK, [row], 1)
         s.wait_for(Event.ON_DISK, row)
         (copy,) = Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}")
         copy.write_bytes(b"\0" * 2 * PAGE)
-        s.order(Order.EVICT, [row])
+        s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert base.gauge[Metric.CORRUPT_COPIES] == 1
+        assert base.metrics[Metric.CORRUPT_COPIES] == 1
 
 
 def to_disk(s: Running, rows: list[int], *, evict: bool = True) -> None:
-    s.order(Order.FETCH, rows)
+    s.command(StagerCommand.FETCH, rows)
     for row in rows:
         s.wait_for(Event.STAGED, row)
-    s.order(Order.TO_DISK, rows, 1)
+    s.command(StagerCommand.TO_DISK, rows, 1)
     for row in rows:
         s.wait_for(Event.ON_DISK, row)
     if evict:
-        s.order(Order.EVICT, rows)
+        s.command(StagerCommand.EVICT, rows)
         for row in rows:
             s.wait_for(Event.EVICTED, row)
 
@@ -377,14 +377,14 @@ def test_a_copy_on_disk_that_is_of_no_use_is_withdrawn_when_it_is_found(
         monkeypatch.undo()
         assert copies(disk) == {}
         assert not base.columns.disk.any()
-        assert wait_until(lambda: base.gauge[Metric.DISK_USED] == 0)
-        counted = (base.gauge[Metric.CORRUPT_COPIES], base.gauge[Metric.DISK_ERRORS])
+        assert wait_until(lambda: base.metrics[Metric.DISK_USED] == 0)
+        counted = (base.metrics[Metric.CORRUPT_COPIES], base.metrics[Metric.DISK_ERRORS])
         assert counted == ((3, 0) if harm == "rotten" else (0, 3)), "each once"
         assert len([r for r in caplog.records if "on disk tier 1" in r.message]) == 1
         to_disk(s, rows[:1])
-        opens = base.gauge[Metric.SOURCE_OPENS]
+        opens = base.metrics[Metric.SOURCE_OPENS]
         assert s.read(rows[0]) == (0, content(1, 2 * PAGE))
-        assert base.gauge[Metric.SOURCE_OPENS] == opens
+        assert base.metrics[Metric.SOURCE_OPENS] == opens
 
 
 def fail_on(monkeypatch: pytest.MonkeyPatch, call: str, error: int, disk: DiskSpec) -> None:
@@ -406,19 +406,19 @@ def test_a_tier_that_fails_in_mid_write_is_bypassed_and_tried_again(
     rows = [base.row(f"f0{number}") for number in range(4)]
     with running(base, (disk,)) as s:
         to_disk(s, rows[:1])
-        s.order(Order.FETCH, rows[1:])
+        s.command(StagerCommand.FETCH, rows[1:])
         for row in rows[1:]:
             s.wait_for(Event.STAGED, row)
         with monkeypatch.context() as patch:
             fail_on(patch, "write", error, disk)
-            s.order(Order.TO_DISK, rows[1:2], 1)
+            s.command(StagerCommand.TO_DISK, rows[1:2], 1)
             s.wait_for(Event.OFF_DISK, rows[1])
-        s.order(Order.TO_DISK, rows[2:3], 1)
+        s.command(StagerCommand.TO_DISK, rows[2:3], 1)
         s.wait_for(Event.OFF_DISK, rows[2])
         assert [s.values[Event.OFF_DISK, row] for row in rows[1:3]] == [1, 1]
         assert list(copies(disk)) == rows[:1]
-        assert base.gauge[Metric.DISK_USED] == 2 * PAGE
-        assert base.gauge[Metric.DISK_ERRORS] == 1, "a bypassed tier is not asked"
+        assert base.metrics[Metric.DISK_USED] == 2 * PAGE
+        assert base.metrics[Metric.DISK_ERRORS] == 1, "a bypassed tier is not asked"
         assert [s.read(row)[1] for row in rows[:3]] == [content(n + 1, 2 * PAGE) for n in range(3)]
         monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
         to_disk(s, rows[1:4])
@@ -438,8 +438,8 @@ def test_a_tier_whose_directory_is_removed_is_made_anew(
         s.wait_for(Event.STAGED, rows[0])
         for row in rows[:3]:  # those that nobody has read, too
             s.wait_for(Event.OFF_DISK, row)
-        assert base.gauge[Metric.DISK_USED] == 0 or wait_until(lambda: base.gauge[Metric.DISK_USED] == 0)
-        s.order(Order.TO_DISK, rows[:1], 1)
+        assert base.metrics[Metric.DISK_USED] == 0 or wait_until(lambda: base.metrics[Metric.DISK_USED] == 0)
+        s.command(StagerCommand.TO_DISK, rows[:1], 1)
         s.wait_for(Event.OFF_DISK, rows[0])
         assert os.listdir(disk.path) == []
         monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
@@ -447,11 +447,11 @@ def test_a_tier_whose_directory_is_removed_is_made_anew(
         assert sorted(copies(disk)) == rows
         shutil.rmtree(disk.path)
         os.mkdir(disk.path)
-        s.order(Order.OFF_DISK, rows[:1])
+        s.command(StagerCommand.OFF_DISK, rows[:1])
         s.wait_for(Event.OFF_DISK, rows[0])
-        s.order(Order.FETCH, rows[:1])
+        s.command(StagerCommand.FETCH, rows[:1])
         s.wait_for(Event.STAGED, rows[0])
-        s.order(Order.TO_DISK, rows[:1], 1)  # the write finds it
+        s.command(StagerCommand.TO_DISK, rows[:1], 1)  # the write finds it
         s.wait_for(Event.OFF_DISK, rows[1])
         to_disk(s, rows[1:2])
         assert list(copies(disk)) == rows[1:2]
@@ -464,9 +464,9 @@ def test_a_tier_that_could_not_be_opened_is_tried_again(
     row = base.row("f00")
     os.rmdir(disk.path)
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, [row], 1)
+        s.command(StagerCommand.TO_DISK, [row], 1)
         s.wait_for(Event.OFF_DISK, row)
         assert s.values[Event.OFF_DISK, row] == 1
         os.mkdir(disk.path)
@@ -479,15 +479,15 @@ def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, di
     rows = [base.row(f"f0{number}") for number in range(3)]
     small = DiskSpec(disk.path, 3 * PAGE)
     with running(base, (small, DiskSpec(disk.path + "/missing"))) as s:
-        s.order(Order.FETCH, rows)
+        s.command(StagerCommand.FETCH, rows)
         for row in rows:
             s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, rows[:2], 1)
+        s.command(StagerCommand.TO_DISK, rows[:2], 1)
         s.wait_for(Event.ON_DISK, rows[0])
         s.wait_for(Event.OFF_DISK, rows[1])
-        s.order(Order.TO_DISK, [rows[2]], 2)
+        s.command(StagerCommand.TO_DISK, [rows[2]], 2)
         s.wait_for(Event.OFF_DISK, rows[2])
-        assert base.gauge[Metric.DISK_USED] == 2 * PAGE
+        assert base.metrics[Metric.DISK_USED] == 2 * PAGE
         assert [s.values[Event.OFF_DISK, row] for row in rows[1:]] == [0, 1], "a full tier is not to be asked again"
 
 
@@ -497,18 +497,18 @@ def test_a_copy_that_is_asked_for_again_is_said_to_be_where_it_is(base: Shared, 
     other.mkdir()
     row = base.row("f00")
     with running(base, (disk, DiskSpec(str(other), 16 * PAGE))) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
         for tier in (2, 1, 2):
-            s.order(Order.TO_DISK, [row], tier)
+            s.command(StagerCommand.TO_DISK, [row], tier)
             s.wait_for(Event.ON_DISK, row)
             assert s.values[Event.ON_DISK, row] == base.columns.disk[row] == 2
-            s.order(Order.EVICT, [row])
+            s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
         assert len(list(other.glob(f".nopfs-tier-*/copies/*/{row}"))) == 1
         assert not list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}"))
-        assert base.gauge[Metric.DISK_WRITES] == 1
+        assert base.metrics[Metric.DISK_WRITES] == 1
 
 
 def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stager_is_another(
@@ -527,15 +527,15 @@ def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stag
     column = base.columns.backing
     with running(base, (disk,), 1) as s:
         for number, row in enumerate(rows):
-            s.order(Order.FETCH, [row])
+            s.command(StagerCommand.FETCH, [row])
             s.wait_for(Event.STAGED, row)
-            s.order(Order.TO_DISK, [row], 1)
+            s.command(StagerCommand.TO_DISK, [row], 1)
             s.wait_for(Event.ON_DISK, row)
             s.wait_for(Event.BACKED, row)
             assert column[row] == 40 + number
             assert registered[40 + number] == content(number + 1, 2 * PAGE)
         (base.root / "f00").write_bytes(b"new")
-        s.order(Order.EVICT, [rows[0]])
+        s.command(StagerCommand.EVICT, [rows[0]])
         s.wait_for(Event.EVICTED, rows[0])
         s.server.send(server_stager.pack_demand(Demand(0, rows[0], 0, 0)))  # it was seen to have changed
         assert wait_until(lambda: column[rows[0]] == -40)
@@ -555,9 +555,9 @@ def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stag
 def test_a_changed_file_s_copy_on_disk_is_removed(base: Shared, disk: DiskSpec) -> None:
     row = base.row("f00")
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, [row], 1)
+        s.command(StagerCommand.TO_DISK, [row], 1)
         s.wait_for(Event.ON_DISK, row)
         (base.root / "f00").write_bytes(b"new")
         s.server.send(server_stager.pack_demand(Demand(0, row, 0, 0)))  # the server saw it

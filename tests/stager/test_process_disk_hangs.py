@@ -12,7 +12,7 @@ import pytest
 from nopfsfs.config import DiskSpec
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.tiers.disk import Disk
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Shared, running
@@ -59,14 +59,14 @@ def test_a_read_of_a_disk_that_hangs_is_answered_from_the_source(
 ) -> None:
     rows = [base.row(f"f{number:02}") for number in range(COUNT)]
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, rows)
-        s.order(Order.TO_DISK, rows, 1)
+        s.command(StagerCommand.FETCH, rows)
+        s.command(StagerCommand.TO_DISK, rows, 1)
         for row in rows:
             s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, rows, 1)
+        s.command(StagerCommand.TO_DISK, rows, 1)
         for row in rows:
             s.wait_for(Event.ON_DISK, row)
-        s.order(Order.EVICT, rows)
+        s.command(StagerCommand.EVICT, rows)
         for row in rows:
             s.wait_for(Event.EVICTED, row)
         gate.clear()
@@ -76,12 +76,12 @@ def test_a_read_of_a_disk_that_hangs_is_answered_from_the_source(
         began = time.monotonic()
         assert s.read(rows[1]) == (0, content(2, 2 * PAGE))
         assert time.monotonic() - began < MARGIN_S, "it is known by now"
-        assert (base.gauge[Metric.DISK_LATE], base.gauge[Metric.DISKS_BYPASSED]) == (1, 1)
+        assert (base.metrics[Metric.DISK_LATE], base.metrics[Metric.DISKS_BYPASSED]) == (1, 1)
         gate.set()
-        assert wait_until(lambda: base.gauge[Metric.DISKS_BYPASSED] == 0)
-        before = base.gauge[Metric.DISK_FETCHES]
+        assert wait_until(lambda: base.metrics[Metric.DISKS_BYPASSED] == 0)
+        before = base.metrics[Metric.DISK_FETCHES]
         assert s.read(rows[2]) == (0, content(3, 2 * PAGE))
-        assert wait_until(lambda: base.gauge[Metric.DISK_FETCHES] == before + 1), "it is read again"
+        assert wait_until(lambda: base.metrics[Metric.DISK_FETCHES] == before + 1), "it is read again"
 
 
 def test_what_is_to_be_written_to_a_disk_that_hangs_is_not_held_for_it(
@@ -89,18 +89,18 @@ def test_what_is_to_be_written_to_a_disk_that_hangs_is_not_held_for_it(
 ) -> None:
     rows = [base.row(f"f{number:02}") for number in range(COUNT)]
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, rows)
+        s.command(StagerCommand.FETCH, rows)
         for row in rows:
             s.wait_for(Event.STAGED, row)
         gate.clear()
-        s.order(Order.TO_DISK, rows[:4], 1)
+        s.command(StagerCommand.TO_DISK, rows[:4], 1)
         for row in rows[:4]:
             s.wait_for(Event.OFF_DISK, row)
-        s.order(Order.EVICT, [rows[0]])
+        s.command(StagerCommand.EVICT, [rows[0]])
         s.wait_for(Event.EVICTED, rows[0])
-        assert base.gauge[Metric.DISKS_BYPASSED] == 1
+        assert base.metrics[Metric.DISKS_BYPASSED] == 1
         gate.set()
-        s.order(Order.TO_DISK, [rows[4]], 1)
+        s.command(StagerCommand.TO_DISK, [rows[4]], 1)
         s.wait_for(Event.OFF_DISK, rows[4])  # it is left alone for a while
         assert wait_until(lambda: not any(Path(disk.path).glob(f"nopfs-*/*/{rows[0]}"))), "the copy that came too late"
         assert base.columns.disk[rows[0]] == 0
@@ -112,10 +112,10 @@ def test_a_file_that_changes_while_it_is_written_is_said_to_be_not_there(
 ) -> None:
     row = base.row("f00")
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, [row])
+        s.command(StagerCommand.FETCH, [row])
         s.wait_for(Event.STAGED, row)
         gate.clear()
-        s.order(Order.TO_DISK, [row], 1)
+        s.command(StagerCommand.TO_DISK, [row], 1)
         (base.root / "f00").write_bytes(b"new")
         s.stager.changes.noticed(row)
         s.wait_for(Event.EVICTED, row)

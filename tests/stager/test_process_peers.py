@@ -16,8 +16,8 @@ import xxhash
 from nopfsfs.protocol import stager_peer, supervisor_stager
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Record, Status
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.stager_peer import SILENT_S, LeaseStatus, Record, RecordKind
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.stager.peer import pack_one
@@ -46,7 +46,7 @@ class Peer:
         self.socket.settimeout(LIMIT_S)
         self.arena = memoryview(shared_memory.attach(base.fds["arena"], writable=True))
 
-    def take(self, kind: Kind) -> list[Record]:
+    def take(self, kind: RecordKind) -> list[Record]:
         found, records = stager_peer.unpack(self.socket.recv(stager_peer.MESSAGE_MAX))
         assert found == kind
         return records
@@ -54,7 +54,7 @@ class Peer:
     def bring(self, ask: Record, data: bytes) -> None:
         number, _, at, *_ = ask
         self.arena[at : at + len(data)] = data
-        self.socket.send(pack_one(Kind.GOT, number, xxhash.xxh3_64_intdigest(data), Status.OK, 0))
+        self.socket.send(pack_one(RecordKind.GOT, number, xxhash.xxh3_64_intdigest(data), LeaseStatus.OK, 0))
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def peer(base: Shared) -> Iterator[Peer]:
 
 def attach(s: Running, peer: Peer) -> None:
     """The supervisor gives a descriptor."""
-    (message,) = supervisor_stager.pack_orders(Order.PEER, np.zeros(0, np.int64))
+    (message,) = supervisor_stager.pack_commands(StagerCommand.PEER, np.zeros(0, np.int64))
     socket.send_fds(s.orders, [message], [peer.end])
     os.close(peer.end)
 
@@ -77,12 +77,12 @@ def test_rows_come_from_the_peer_process_that_it_is_given(base: Shared, peer: Pe
     with running(base, peer=-1 if later else peer.end) as s:
         if later:
             attach(s, peer)
-        s.order(Order.FETCH, [row])
-        (ask,) = peer.take(Kind.ASK)
+        s.command(StagerCommand.FETCH, [row])
+        (ask,) = peer.take(RecordKind.ASK)
         peer.bring(ask, content(1, 2 * PAGE))
         s.wait_for(Event.STAGED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert (base.gauge[Metric.PEER_FETCHES], base.gauge[Metric.SOURCE_OPENS]) == (1, 0)
+        assert (base.metrics[Metric.PEER_FETCHES], base.metrics[Metric.SOURCE_OPENS]) == (1, 0)
 
 
 def test_a_reader_is_answered_although_the_peer_process_says_nothing(
@@ -93,8 +93,8 @@ def test_a_reader_is_answered_although_the_peer_process_says_nothing(
         for number in range(4):
             assert s.read(base.row(f"f{number:02}")) == (0, content(number + 1, 2 * PAGE))
         assert time.monotonic() - began < SILENT_S, "all four before one would have run out"
-        assert base.gauge[Metric.FETCHES_HEDGED] == 3
-        assert base.gauge[Metric.REROUTED_DOWN] == 1, "the last is not asked for"
+        assert base.metrics[Metric.FETCHES_HEDGED] == 3
+        assert base.metrics[Metric.REROUTED_DOWN] == 1, "the last is not asked for"
 
 
 def test_what_it_was_to_bring_is_read_from_the_source_when_it_ends_and_another_may_come(
@@ -102,25 +102,25 @@ def test_what_it_was_to_bring_is_read_from_the_source_when_it_ends_and_another_m
 ) -> None:
     rows = [base.row(f"f{number:02}") for number in range(4)]
     with running(base, peer=peer.end) as s:
-        s.order(Order.FETCH, rows[:2])
-        assert len(peer.take(Kind.ASK)) == 2
+        s.command(StagerCommand.FETCH, rows[:2])
+        assert len(peer.take(RecordKind.ASK)) == 2
         peer.socket.close()
         for row in rows[:2]:
             s.wait_for(Event.STAGED, row)
         other = Peer(base)
         attach(s, other)
-        s.order(Order.FETCH, rows[2:3])
-        ((_, row, *_),) = other.take(Kind.ASK)
+        s.command(StagerCommand.FETCH, rows[2:3])
+        ((_, row, *_),) = other.take(RecordKind.ASK)
         assert row == rows[2]
         third = Peer(base)
         attach(s, third)
         s.wait_for(Event.STAGED, rows[2])
         assert other.socket.recv(1) == b""
-        s.order(Order.FETCH, rows[3:])
-        (ask,) = third.take(Kind.ASK)
+        s.command(StagerCommand.FETCH, rows[3:])
+        (ask,) = third.take(RecordKind.ASK)
         third.bring(ask, content(4, 2 * PAGE))
         s.wait_for(Event.STAGED, rows[3])
-        assert base.gauge[Metric.SOURCE_OPENS] == 3
+        assert base.metrics[Metric.SOURCE_OPENS] == 3
         other.socket.close()
         third.socket.close()
 
@@ -130,15 +130,15 @@ def test_what_is_lent_is_said_when_its_load_has_ended_by_whatever_thread(base: S
     base.columns.holder[row] = HOME_HERE
     mtime_ns = int(base.index.mtime_ns[row])
     with running(base, peer=peer.end) as s:
-        peer.socket.send(pack_one(Kind.LEND, 7, row, 2 * PAGE, mtime_ns, 1))
-        ((*_, status),) = peer.take(Kind.LENT)
-        assert status == Status.COMING
-        ((number, at, length, _, status),) = peer.take(Kind.LENT)
-        assert (number, status, length) == (7, Status.OK, 2 * PAGE)
-        s.order(Order.EVICT, [row])
+        peer.socket.send(pack_one(RecordKind.LEND, 7, row, 2 * PAGE, mtime_ns, 1))
+        ((*_, status),) = peer.take(RecordKind.LENT)
+        assert status == LeaseStatus.COMING
+        ((number, at, length, _, status),) = peer.take(RecordKind.LENT)
+        assert (number, status, length) == (7, LeaseStatus.OK, 2 * PAGE)
+        s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert bytes(peer.arena[at : at + 2 * PAGE]) == content(1, 2 * PAGE)
-        peer.socket.send(pack_one(Kind.BACK, 7))
+        peer.socket.send(pack_one(RecordKind.BACK, 7))
 
 
 def test_answers_that_find_the_socket_full_are_sent_when_it_is_not(base: Shared, peer: Peer) -> None:
@@ -148,12 +148,12 @@ def test_answers_that_find_the_socket_full_are_sent_when_it_is_not(base: Shared,
 
         def ask() -> None:
             for number in range(1, many + 1):
-                peer.socket.send(pack_one(Kind.LEND, number, row, 1, 0, 0))
+                peer.socket.send(pack_one(RecordKind.LEND, number, row, 1, 0, 0))
 
         asking = threading.Thread(target=ask)
         asking.start()
         asking.join(LIMIT_S)
         assert not asking.is_alive(), "it takes what is sent to it, whether or not it can answer"
         assert s.read(base.row("f01"), 0, 0) == (0, b""), "and serves others"
-        numbers = [peer.take(Kind.LENT)[0][0] for _ in range(many)]
+        numbers = [peer.take(RecordKind.LENT)[0][0] for _ in range(many)]
         assert numbers == list(range(1, many + 1))

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.protocol.columns import METRICS, Metric
 from nopfsfs.stager.load import DONE, Load, SharedOpen
 from nopfsfs.stager.read_queue import CLOSING_MOST, REST_S, SPARE_SLOTS, BlockRead, ReadQueue, ReadsBeside, RowToBegin
 from nopfsfs.stager.workers import FILE_MOST, Worker, Workers
@@ -26,9 +26,9 @@ class Queue(ReadQueue):
 
     def __init__(self, limit: int) -> None:
         self.now = 0.0
-        self.gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
+        self.metrics = memoryview(bytearray(8 * METRICS)).cast("q")
         clock = lambda: self.now  # noqa: E731
-        super().__init__(SourceSlots(limit, self.gauge, clock), Workers(clock, lambda row: 0, 1))
+        super().__init__(SourceSlots(limit, self.metrics, clock), Workers(clock, lambda row: 0, 1))
 
     def work(self, *, urgent: bool = False) -> Worker:
         """A worker that takes the next step, if there is one."""
@@ -49,8 +49,8 @@ class Queue(ReadQueue):
         self.go_on(worker)
 
     def under_way(self) -> tuple[int, int]:
-        """All requests at the source, and the demands among them, as the gauges say."""
-        return self.gauge[Metric.UNDER_WAY], self.gauge[Metric.DEMANDS_UNDER_WAY]
+        """All requests at the source, and the demands among them, as the metrics say."""
+        return self.metrics[Metric.UNDER_WAY], self.metrics[Metric.DEMANDS_UNDER_WAY]
 
 
 def queue_of(slots: int = 2) -> Queue:
@@ -225,8 +225,8 @@ def test_the_time_in_which_a_prefetch_waits_for_a_slot_and_the_requests_under_wa
     queue.take_wakes()
     queue.now = 9.0
     queue._slots.count()
-    assert queue.gauge[Metric.UNDER_WAY_NS] == 5_000_000_000
-    assert queue.gauge[Metric.SLOTS_WAITED_NS] == 2_000_000_000
+    assert queue.metrics[Metric.UNDER_WAY_NS] == 5_000_000_000
+    assert queue.metrics[Metric.SLOTS_WAITED_NS] == 2_000_000_000
 
 
 def test_a_row_is_begun_by_the_caller_and_takes_a_slot_then() -> None:
@@ -366,7 +366,7 @@ def test_a_bandwidth_that_is_used_up_is_no_want_of_slots() -> None:
     queue.take_wakes()
     queue.now = 1.0
     queue._slots.count()
-    assert queue.gauge[Metric.SLOTS_WAITED_NS] == 0
+    assert queue.metrics[Metric.SLOTS_WAITED_NS] == 0
 
 
 def test_rows_that_come_last_come_after_all_that_is_queued_later() -> None:
@@ -396,7 +396,7 @@ def test_rows_that_come_last_wake_workers_and_wait_for_slots() -> None:
 
 def test_a_read_beside_the_workers_has_a_slot_and_its_end_wakes_one() -> None:
     queue = queue_of(slots=2)
-    beside = ReadsBeside(nullcontext(), queue, queue._slots, queue.gauge)
+    beside = ReadsBeside(nullcontext(), queue, queue._slots, queue.metrics)
     assert [beside.begin(0), beside.begin(5), beside.begin(5)] == [True, True, False]
     assert queue.under_way() == (2, 0)
     queue.fetch([9])
@@ -405,4 +405,4 @@ def test_a_read_beside_the_workers_has_a_slot_and_its_end_wakes_one() -> None:
     beside.end(5)
     assert queue.take_wakes() == (1, 0)
     assert queue.take(demands_only=False) == RowToBegin(9)
-    assert (queue.gauge[Metric.SOURCE_OPENS], queue.gauge[Metric.SOURCE_READ_BYTES]) == (1, 5)
+    assert (queue.metrics[Metric.SOURCE_OPENS], queue.metrics[Metric.SOURCE_READ_BYTES]) == (1, 5)

@@ -14,7 +14,15 @@ from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE, Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
-from nopfsfs.protocol.stager_peer import COMING_S, MARGIN_S, PREFETCH_S, PREFETCHES_A_PAIR, SILENT_S, Kind, Status
+from nopfsfs.protocol.stager_peer import (
+    COMING_S,
+    MARGIN_S,
+    PREFETCH_S,
+    PREFETCHES_A_PAIR,
+    SILENT_S,
+    LeaseStatus,
+    RecordKind,
+)
 from nopfsfs.stager import remote_fetches
 from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.workers import Worker
@@ -47,7 +55,7 @@ def test_a_prefetch_comes_from_the_node_that_has_it_and_is_published(make: Make)
     for ask, row in zip(peer.asks.values(), r.files, strict=True):
         identity = r.source.identity(row)
         assert ask[1:] == (row, ask.extent, identity.size, identity.mtime_ns, 1, 0)
-    assert peer.messages == [(Kind.ASK, 2)], "in one message"
+    assert peer.messages == [(RecordKind.ASK, 2)], "in one message"
     r.now += 0.5
     peer.bring(*peer.asks.values())
     assert r.told() == [(Event.STAGED, row) for row in r.files]
@@ -55,10 +63,10 @@ def test_a_prefetch_comes_from_the_node_that_has_it_and_is_published(make: Make)
         assert r.staged(row) == r.contents[row, 0]
         assert int(r.columns.check[row]) == xxhash.xxh3_64_intdigest(r.contents[row, 0])
     assert r.source.opens == {}
-    assert [r.gauge(g) for g in (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FETCH_NS)] == [
+    assert [r.metric(g) for g in (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FETCH_NS)] == [
         2, 3 * PAGE + 6, 1_000_000_000,
     ]  # fmt: skip
-    assert (r.gauge(Metric.SOURCE_READ_BYTES), r.gauge(Metric.FETCHES_DONE)) == (0, 2)
+    assert (r.metric(Metric.SOURCE_READ_BYTES), r.metric(Metric.FETCHES_DONE)) == (0, 2)
     r.check_at_rest()
 
 
@@ -89,7 +97,7 @@ def test_a_demand_for_what_is_prefetched_hurries_it_once(make: Make) -> None:
     peer.bring(ask)
     r.take()
     assert all(r.results[number].errno == 0 for number in numbers)
-    assert r.gauge(Metric.FETCHES_DONE) == 2
+    assert r.metric(Metric.FETCHES_DONE) == 2
     r.check_at_rest()
 
 
@@ -128,14 +136,14 @@ def test_a_node_is_asked_for_so_many_prefetches_and_others_do_not_wait_for_it(ma
     assert asked(peer)[-1] == first[-1], "a demand waits for nothing"
     peer.bring(*[peer.ask_of(row) for row in first[:2]])
     assert asked(peer)[-2:] == first[-3:-1], "in their order"
-    assert peer.messages[-1] == (Kind.ASK, 2)
+    assert peer.messages[-1] == (RecordKind.ASK, 2)
     while asks := [*peer.writes.values()]:
         peer.bring(*asks)
         peer.take()
     r.take()
     assert r.results[demanded].errno == 0
     assert set(r.told()) == {(Event.STAGED, row) for row in r.files}
-    assert r.gauge(Metric.FETCHES_DONE) == len(r.files)
+    assert r.metric(Metric.FETCHES_DONE) == len(r.files)
     r.check_at_rest()
 
 
@@ -203,7 +211,7 @@ def test_cancelled_fetches_are_reported_and_those_asked_for_go_on(make: Make, mo
     r.state.cancel()
     peer.bring(peer.ask_of(r.files[0]))
     assert r.told() == [*((Event.FAILED, row) for row in r.files[1:]), (Event.STAGED, r.files[0])]
-    assert r.gauge(Metric.FETCHES_DONE) == 3
+    assert r.metric(Metric.FETCHES_DONE) == 3
     assert asked(peer) == []
 
 
@@ -220,11 +228,11 @@ def test_without_room_nothing_is_asked_for(make: Make) -> None:
 
 @pytest.mark.parametrize("held", [0, 1])
 @pytest.mark.parametrize(
-    ("status", "gauge"),
-    [(Status.NO, Metric.PEER_REFUSED), (Status.LATE, Metric.PEER_LATE), (Status.CORRUPT, Metric.PEER_CORRUPT),
-     (Status.LOST, Metric.PEER_REFUSED)],
+    ("status", "metric"),
+    [(LeaseStatus.NO, Metric.PEER_REFUSED), (LeaseStatus.LATE, Metric.PEER_LATE),
+     (LeaseStatus.CORRUPT, Metric.PEER_CORRUPT), (LeaseStatus.LOST, Metric.PEER_REFUSED)],
 )  # fmt: skip
-def test_what_does_not_come_is_read_from_the_source(make: Make, status: Status, gauge: Metric, held: int) -> None:
+def test_what_does_not_come_is_read_from_the_source(make: Make, status: LeaseStatus, metric: Metric, held: int) -> None:
     r, peer = make(3 * PAGE, 3 * PAGE)
     prefetched, demanded = r.files
     r.state.fetch([prefetched])
@@ -240,8 +248,8 @@ def test_what_does_not_come_is_read_from_the_source(make: Make, status: Status, 
     r.run()
     assert [r.staged(row) for row in r.files] == [r.contents[row, 0] for row in r.files]
     assert ([int(r.columns.slot[row]) for row in r.files] == [ask.extent for ask in asks]) == (not held)
-    assert r.gauge(gauge) == 2
-    assert r.gauge(Metric.FETCHES_DONE) == 1
+    assert r.metric(metric) == 2
+    assert r.metric(Metric.FETCHES_DONE) == 1
     assert r.source.opens == dict.fromkeys(r.files, 1)
     assert r.arena.taken == (12 if held else 6) * PAGE
     if held:
@@ -256,10 +264,10 @@ def test_bytes_that_are_there_and_may_yet_be_written_to_are_not_used(make: Make)
     (row,) = r.files
     number = r.demand(row)
     ask = peer.ask_of(row)
-    peer.say(Kind.GOT, (ask.id, 0, Status.OK, 1))
+    peer.say(RecordKind.GOT, (ask.id, 0, LeaseStatus.OK, 1))
     r.run()
     assert r.results[number].origin == Origin.SOURCE
-    assert r.gauge(Metric.PEER_CORRUPT) == 1
+    assert r.metric(Metric.PEER_CORRUPT) == 1
     peer.check()
     peer.free(ask)
     r.check_at_rest()
@@ -270,7 +278,7 @@ def test_prefetches_from_the_source_after_all_count_among_those_of_the_source(ma
     r.state.fetch(r.files)
     peer.take()
     for ask in list(peer.asks.values()):
-        peer.refuse(ask, Status.NO)
+        peer.refuse(ask, LeaseStatus.NO)
     workers = [Worker(urgent=False) for _ in range(5)]
     jobs = [r.state.next_step(worker, wait=False) for worker in workers]
     assert [job is not None for job in jobs] == [True] * 4 + [False]
@@ -288,13 +296,13 @@ def test_without_room_for_another_extent_the_server_reads_the_source(make: Make)
     r.state.fetch(r.files[1:])
     number = r.demand(r.files[0])
     for row in r.files:
-        peer.refuse(peer.ask_of(row), Status.LATE, held=1)
+        peer.refuse(peer.ask_of(row), LeaseStatus.LATE, held=1)
     r.run()
     assert r.results[number].errno == errno.ENOSPC
     assert r.told() == [(Event.FAILED, row) for row in r.files]
-    assert r.gauge(Metric.NO_ROOM) == 2
-    assert r.gauge(Metric.SOURCE_ERRORS) == 0
-    assert r.gauge(Metric.FETCHES_DONE) == 1
+    assert r.metric(Metric.NO_ROOM) == 2
+    assert r.metric(Metric.SOURCE_ERRORS) == 0
+    assert r.metric(Metric.FETCHES_DONE) == 1
     assert r.arena.taken == 8 * PAGE
     peer.free(*list(peer.writes.values()))
     assert r.arena.taken == 0
@@ -307,7 +315,7 @@ def test_a_file_too_long_for_some_mpis_is_not_asked_for(make: Make, monkeypatch:
     r.state.fetch(r.files)
     r.run()
     assert asked(peer) == r.files[:1]
-    assert r.gauge(Metric.SOURCE_OPENS) == 1
+    assert r.metric(Metric.SOURCE_OPENS) == 1
     peer.bring(*list(peer.writes.values()))
     r.take()
 
@@ -322,7 +330,7 @@ def test_a_file_that_changed_meanwhile_is_not_published_whatever_comes(make: Mak
         r.refresh(row)
     number = r.demand(again)
     peer.bring(asks[comes], asks[again])
-    peer.refuse(asks[refused], Status.NO)
+    peer.refuse(asks[refused], LeaseStatus.NO)
     r.run()
     assert {event for event, _ in r.told()} == {Event.FAILED}
     assert r.results[number].errno == errno.ENOSPC
@@ -352,7 +360,7 @@ def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> No
     assert peer.given_up == [ask.id for ask in asks]
     r.run()
     assert [r.staged(row) for row in r.files] == [r.contents[row, 0] for row in r.files]
-    assert r.gauge(Metric.PEER_LATE) == 2
+    assert r.metric(Metric.PEER_LATE) == 2
     for ask in asks:
         peer.write(ask, b"\xdd" * ask.length)
     peer.check()
@@ -378,7 +386,7 @@ def test_one_that_is_coming_is_given_longer_but_not_for_ever(
     ask = peer.ask_of(row)
     began = r.now
     while r.now < began + limit + MARGIN_S - 1:
-        peer.refuse(ask, Status.COMING)
+        peer.refuse(ask, LeaseStatus.COMING)
         r.now += 1
         r.state.check_limits()
     assert peer.given_up == []
@@ -386,9 +394,9 @@ def test_one_that_is_coming_is_given_longer_but_not_for_ever(
     r.state.check_limits()
     peer.take()
     assert peer.given_up == [ask.id]
-    peer.refuse(ask, Status.COMING)
-    assert r.gauge(Metric.PEER_LATE) == 1
-    peer.refuse(ask, Status.NO)
+    peer.refuse(ask, LeaseStatus.COMING)
+    assert r.metric(Metric.PEER_LATE) == 1
+    peer.refuse(ask, LeaseStatus.NO)
     r.run()
     r.check_at_rest()
 
@@ -398,7 +406,7 @@ def test_a_reader_of_what_is_coming_waits_as_for_what_it_asked_for_itself(make: 
     (row,) = r.files
     r.state.fetch([row])
     ask = peer.ask_of(row)
-    peer.refuse(ask, Status.COMING)
+    peer.refuse(ask, LeaseStatus.COMING)
     r.now += 20
     r.demand(row)
     r.now += COMING_S + MARGIN_S + 1
@@ -417,10 +425,10 @@ def test_a_peer_process_that_says_nothing_at_all_is_asked_no_more_until_it_does(
     r.run()
     assert len(r.told()) == len(r.files) - 1, "what had not been asked for, too"
     assert r.read(last).origin == Origin.SOURCE
-    assert r.gauge(Metric.PEER_LATE) == PREFETCHES_A_PAIR
+    assert r.metric(Metric.PEER_LATE) == PREFETCHES_A_PAIR
     r.state.evict([last])
     r.take()
-    peer.refuse(peer.ask_of(r.files[0]), Status.LATE)
+    peer.refuse(peer.ask_of(r.files[0]), LeaseStatus.LATE)
     assert r.read(last).origin == Origin.SOURCE, "its node did not answer, either"
     r.state.evict([last])
     r.now += TRY_MOST_S  # then it is tried again
@@ -454,7 +462,7 @@ def test_one_that_keeps_too_many_extents_is_asked_no_more_until_they_are_back(
     for row in r.files[:2]:
         r.demand(row)
         kept.append(peer.ask_of(row))
-        peer.refuse(kept[-1], Status.LATE, held=1)
+        peer.refuse(kept[-1], LeaseStatus.LATE, held=1)
     r.state.fetch(r.files[2:3])
     r.run()
     assert r.staged(r.files[2])
@@ -470,10 +478,10 @@ def test_when_it_ends_all_that_it_was_to_bring_is_read_from_the_source(make: Mak
     r, peer = make(*[2 * PAGE] * (PREFETCHES_A_PAIR + 4))
     held, coming, demanded, *rest = r.files
     r.demand(held)
-    peer.refuse(peer.ask_of(held), Status.LATE, held=1)
+    peer.refuse(peer.ask_of(held), LeaseStatus.LATE, held=1)
     r.run()
     numbers = [r.demand(coming), r.demand(demanded)]
-    peer.refuse(peer.ask_of(coming), Status.COMING)
+    peer.refuse(peer.ask_of(coming), LeaseStatus.COMING)
     r.state.fetch(rest)
     extents = {row: peer.ask_of(row).extent for row in (coming, demanded, rest[0])}
     peer.write(peer.ask_of(rest[0]), b"\xcc" * 2 * PAGE)
@@ -498,7 +506,7 @@ def test_another_takes_its_place(make: Make) -> None:
     r.state.fetch(r.files[1:])
     asks = [other.ask_of(row) for row in r.files[1:]]
     peer.hear()  # its last messages are no longer taken
-    other.say(Kind.GOT, (old.id, 0, Status.OK, 0))
+    other.say(RecordKind.GOT, (old.id, 0, LeaseStatus.OK, 0))
     assert r.staged(r.files[0]) is None
     r.run()
     assert list(r.source.opens) == r.files[:1]
@@ -526,17 +534,17 @@ def test_garbage_is_counted_and_changes_nothing(make: Make, caplog: pytest.LogCa
     r.demand(row)
     ask = peer.ask_of(row)
     for message in (
-        b"x", b"\xff" * 8, b"\0" * 8, pack_one(Kind.GOT, ask.id, 0, 0, 0)[:-1],
-        pack_one(Kind.ASK, 1, row, 0, 1, 1, 1, 1), b"\1" * (stager_peer.MESSAGE_MAX + 100),
+        b"x", b"\xff" * 8, b"\0" * 8, pack_one(RecordKind.GOT, ask.id, 0, 0, 0)[:-1],
+        pack_one(RecordKind.ASK, 1, row, 0, 1, 1, 1, 1), b"\1" * (stager_peer.MESSAGE_MAX + 100),
     ):  # fmt: skip
         peer.send(message)
     assert r.exchange.invalid == 6
-    peer.say(Kind.GOT, (999, 0, Status.OK, 0), (ask.id, 0, 77, 0), (0, 0, Status.OK, 1))
-    peer.say(Kind.FREED, (998,), (ask.id,))
+    peer.say(RecordKind.GOT, (999, 0, LeaseStatus.OK, 0), (ask.id, 0, 77, 0), (0, 0, LeaseStatus.OK, 1))
+    peer.say(RecordKind.FREED, (998,), (ask.id,))
     assert r.state._remote.invalid == 4
     assert len(caplog.records) == 2
     peer.bring(ask)
-    peer.say(Kind.GOT, (ask.id, 0, Status.CORRUPT, 1))
+    peer.say(RecordKind.GOT, (ask.id, 0, LeaseStatus.CORRUPT, 1))
     assert r.staged(row) == r.contents[row, 0]
     r.take()
     r.check_at_rest()
@@ -550,7 +558,7 @@ def test_one_that_takes_no_messages_holds_nobody_up_and_gets_them_in_order(make:
     number = 0
     while not r.exchange.wants()[1] & 2:
         number += 1
-        peer.socket.send(pack_one(Kind.LEND, number, row, 1, 0, 0))
+        peer.socket.send(pack_one(RecordKind.LEND, number, row, 1, 0, 0))
         peer.hear()
     r.demand(second)
     r.demand(third)
@@ -572,7 +580,7 @@ def test_one_that_asks_on_and_takes_no_answers_loses_some(make: Make, monkeypatc
     monkeypatch.setattr("nopfsfs.stager.peer_link.BEHIND_MOST", 8)
     r, peer = make(PAGE)
     for number in range(1, 4000):
-        peer.send(pack_one(Kind.LEND, number, r.files[0], 1, 0, 0))
+        peer.send(pack_one(RecordKind.LEND, number, r.files[0], 1, 0, 0))
         if peer.link.box.dropped > 10:
             break
     assert peer.link.box.dropped > 10

@@ -21,7 +21,7 @@ from nopfsfs.policy.fetch_lane import FetchLane
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.stager_peer import COMING_S, Kind, Status
+from nopfsfs.protocol.stager_peer import COMING_S, LeaseStatus, RecordKind
 from nopfsfs.stager import leases, remote_fetches
 from tests.examples import examples
 from tests.stager.peer import Ask, FakePeer
@@ -70,17 +70,18 @@ class PeerPlayer(Player):
     def refuse(self, row: int, value: int) -> None:
         ask = self._open(value)
         if ask is not None:
-            self.peer.refuse(ask, (Status.NO, Status.LATE, Status.CORRUPT, Status.LOST)[value % 4])
+            self.peer.refuse(ask, (LeaseStatus.NO, LeaseStatus.LATE, LeaseStatus.CORRUPT, LeaseStatus.LOST)[value % 4])
 
     def refuse_held(self, row: int, value: int) -> None:
         ask = self._open(value)
         if ask is not None:
-            self.peer.refuse(ask, (Status.NO, Status.LATE, Status.CORRUPT, Status.OK)[value % 4], held=1)
+            refusals = (LeaseStatus.NO, LeaseStatus.LATE, LeaseStatus.CORRUPT, LeaseStatus.OK)
+            self.peer.refuse(ask, refusals[value % 4], held=1)
 
     def coming(self, row: int, value: int) -> None:
         ask = self._open(value)
         if ask is not None:
-            self.peer.refuse(ask, (Status.COMING, Status.SENDING)[value % 2])
+            self.peer.refuse(ask, (LeaseStatus.COMING, LeaseStatus.SENDING)[value % 2])
 
     def scribble(self, row: int, value: int) -> None:
         self.peer.take()
@@ -103,8 +104,8 @@ class PeerPlayer(Player):
         self.peer.take()
         done = [number for number in self.peer.asks if number not in self.peer.writes] or [10**6]
         number = done[value % len(done)]
-        self.peer.say(Kind.GOT, (number, value, value % 7, value % 2))
-        self.peer.say(Kind.FREED, (number,))
+        self.peer.say(RecordKind.GOT, (number, value, value % 7, value % 2))
+        self.peer.say(RecordKind.FREED, (number,))
         self.peer.send(bytes([value]) * (value + 1))
 
     # ---- the other way ------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class PeerPlayer(Player):
         return list(self.lent)[value % len(self.lent)] if self.lent else 0
 
     def hurry(self, row: int, value: int) -> None:
-        if (number := self._lent(value)) and Status.NO not in self.peer.answers(number):
+        if (number := self._lent(value)) and LeaseStatus.NO not in self.peer.answers(number):
             self.peer.hurry(number, self.lent[number])
 
     def back(self, row: int, value: int) -> None:
@@ -133,9 +134,9 @@ class PeerPlayer(Player):
 
     def _check_bytes(self, number: int) -> None:
         answers = self.peer.answers(number)
-        assert answers in ([], [Status.OK], [Status.NO], [Status.COMING], [Status.COMING, Status.OK],
-                           [Status.COMING, Status.NO])  # fmt: skip
-        if Status.OK in answers:
+        ok, no, coming = LeaseStatus.OK, LeaseStatus.NO, LeaseStatus.COMING
+        assert answers in ([], [ok], [no], [coming], [coming, ok], [coming, no])
+        if LeaseStatus.OK in answers:
             assert self.peer.bytes_of(number) in [
                 data for (row, _), data in self.r.contents.items() if row == self.lent[number]
             ]
@@ -189,7 +190,7 @@ def play(steps: list[tuple[str, int, int]]) -> None:
                 for step in steps:
                     player.play(step)
                     assert r.arena.used <= max(r.arena.budget, used), "grew above the budget"
-                    assert r.gauge(Metric.ARENA_USED) == r.arena.used
+                    assert r.metric(Metric.ARENA_USED) == r.arena.used
                     used = r.arena.used
                 player.settle()
                 check_end(r, player)
@@ -206,7 +207,7 @@ def check_end(r: Rig, player: PeerPlayer) -> None:
     assert set(r.results) == set(r.asked), "not answered"
     assert r.state._loads._loads == {}, "never ended"
     assert len(r.state._pool._pins) == 0, "pinned for ever"
-    assert r.gauge(Metric.UNDER_WAY) == r.gauge(Metric.DEMANDS_UNDER_WAY) == 0, "a slot is lost"
+    assert r.metric(Metric.UNDER_WAY) == r.metric(Metric.DEMANDS_UNDER_WAY) == 0, "a slot is lost"
     assert r.state._slots.free == r.state._slots.limit
     assert r.state._remote.pause is None
     assert r.state._remote._hedged == {}
@@ -217,7 +218,7 @@ def check_end(r: Rig, player: PeerPlayer) -> None:
     assert r.state._remote._waiting == {}
     assert r.state._leases._leases == {}
     assert r.state._leases._waiting == ({}, {})
-    assert r.gauge(Metric.FETCHES_DONE) == player.fetched
+    assert r.metric(Metric.FETCHES_DONE) == player.fetched
     for row in r.files:
         if r.staged(row) is not None and not r.columns.stale[row]:
             assert r.staged(row) == r.contents[row, int(r.columns.version[row])]
@@ -274,14 +275,14 @@ def test_the_steps_reach_what_they_are_for() -> None:
             player.fetch(r.files[0], 1)
             player.refuse_held(0, 1)
             player.wait(0, 2)
-            assert (r.gauge(Metric.PEER_LATE), len(r.state._remote._held)) == (2, 2)
+            assert (r.metric(Metric.PEER_LATE), len(r.state._remote._held)) == (2, 2)
             player.scribble(0, 0)
             player.free(0, 0)
             player.bring(0, 0)
             player.end()
             assert sorted(r.told()) == [(Event.STAGED, row) for row in r.files[:2]]
             player.lend(r.files[0], 0)
-            assert player.peer.answers(1) == [Status.OK]
+            assert player.peer.answers(1) == [LeaseStatus.OK]
             player.back(0, 0)
             with pytest.raises(ValueError):
                 stager_peer.unpack(bytes([5]) * 5)

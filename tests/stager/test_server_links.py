@@ -44,9 +44,9 @@ class Servers:
         self.ends[link] = theirs
         return link
 
-    def gone(self, link: int) -> None:
+    def remove(self, link: int) -> None:
         self.ends.pop(link).close()
-        self.links.gone(link)
+        self.links.remove(link)
 
     def received(self, link: int) -> list[Answer]:
         found = []
@@ -61,7 +61,7 @@ class Servers:
 
     def close(self) -> None:
         for link in list(self.ends):
-            self.gone(link)
+            self.remove(link)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(at=some)
     def goes(self, at: int) -> None:
         link = self.pick(at)
-        self.s.gone(link)
+        self.s.remove(link)
         self.end_wait(link)
 
     @precondition(lambda self: not self.waited_for)
@@ -237,7 +237,7 @@ def test_a_server_that_takes_nothing_and_dies_is_waited_for_no_more(servers: Ser
     for _ in range(1000):
         servers.links.answer(Answer(stopped << 48 | 1, 0, 0, 1))
     servers.links.ask(1)
-    servers.gone(stopped)
+    servers.remove(stopped)
     assert servers.passed == [1]
     assert servers.links.turned() == []
 
@@ -249,5 +249,5 @@ def test_what_is_sent_to_a_server_that_has_just_died_is_lost(servers: Servers) -
     servers.ends[link].close()
     servers.links.answer(Answer(known.id, 0, 0, 1))
     assert not servers.links.ask(1)
-    servers.gone(link)
+    servers.remove(link)
     assert servers.passed == [1]

@@ -14,7 +14,7 @@ import xxhash
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Origin
-from nopfsfs.protocol.source_gauges import read_ended
+from nopfsfs.protocol.source_metrics import read_ended
 from nopfsfs.stager import state as module
 from nopfsfs.stager.workers import Worker
 from tests.conftest import no_more_threads
@@ -74,14 +74,14 @@ def test_demands_and_a_prefetch_of_one_file_share_one_open(make: Make) -> None:
     (row,) = r.files
     r.state.fetch([row])
     r.workers.run_one()  # the first block is there
-    assert r.gauge(Metric.SOURCE_OPENS) == 1, "counted before anybody is answered"
+    assert r.metric(Metric.SOURCE_OPENS) == 1, "counted before anybody is answered"
     numbers = [r.demand(row, at, PAGE) for at in range(0, 4 * PAGE, PAGE // 2)]
     r.state.fetch([row])
     r.run()
     assert all(not r.results[number].errno for number in numbers)
     assert r.source.opens == {row: 1}
-    assert r.gauge(Metric.SOURCE_OPENS) == 1
-    assert r.gauge(Metric.SOURCE_READ_BYTES) == 4 * PAGE
+    assert r.metric(Metric.SOURCE_OPENS) == 1
+    assert r.metric(Metric.SOURCE_READ_BYTES) == 4 * PAGE
 
 
 def test_a_demand_overtakes_prefetches_and_their_further_blocks(make: Make) -> None:
@@ -130,7 +130,7 @@ def test_every_fetch_ends_with_an_event(make: Make) -> None:
         (Event.STAGED, staged), (Event.STAGED, loading), (Event.FAILED, stale), (Event.FAILED, fails),
         (Event.FAILED, missing), (Event.STAGED, normal), (Event.FAILED, large),
     }  # fmt: skip
-    assert r.gauge(Metric.FETCHES_DONE) == 8
+    assert r.metric(Metric.FETCHES_DONE) == 8
 
 
 def test_cancelled_fetches_are_reported_and_others_go_on(make: Make) -> None:
@@ -228,7 +228,7 @@ def test_a_smaller_budget_is_kept_to(make: Make) -> None:
     r.state.evict(r.files[:4])
     r.run()
     assert r.read(r.files[7], 0, PAGE).errno == 0
-    assert r.gauge(Metric.ARENA_USED) == r.arena.used <= 8 * PAGE
+    assert r.metric(Metric.ARENA_USED) == r.arena.used <= 8 * PAGE
 
 
 # ---- files read by ranges -----------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_a_large_file_is_read_ahead_by_blocks_within_its_share(make: Make) -> No
         assert r.arena.taken <= 8 * PAGE
     assert got == data
     assert r.source.opens == {row: 1}
-    assert r.gauge(Metric.SOURCE_READ_BYTES) == len(data), "each block is read once"
+    assert r.metric(Metric.SOURCE_READ_BYTES) == len(data), "each block is read once"
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
@@ -255,7 +255,7 @@ def test_however_small_the_share_a_sequential_reader_reads_each_block_once(make:
     (row,) = r.files
     for at in range(0, 32 * PAGE, PAGE // 4):
         assert r.read(row, at, PAGE // 4).data == content(1, 32 * PAGE)[at : at + PAGE // 4]
-    assert r.gauge(Metric.SOURCE_READ_BYTES) == 32 * PAGE
+    assert r.metric(Metric.SOURCE_READ_BYTES) == 32 * PAGE
 
 
 def test_reading_ahead_never_gives_up_the_block_that_an_answer_names(make: Make) -> None:
@@ -473,8 +473,8 @@ def test_a_copy_that_is_corrupt_or_cannot_be_read_is_replaced_by_the_source(make
     _on_disk(r, row)
     assert r.read(row) == Result(0, content(1, 4 * PAGE), Origin.SOURCE)
     assert r.columns.disk[row] == 0, "withdrawn"
-    assert r.gauge(Metric.CORRUPT_COPIES) == (data is not None)
-    assert r.gauge(Metric.DISK_ERRORS) == (data is None)
+    assert r.metric(Metric.CORRUPT_COPIES) == (data is not None)
+    assert r.metric(Metric.DISK_ERRORS) == (data is None)
     assert r.staged(row) == content(1, 4 * PAGE)
 
 
@@ -515,12 +515,12 @@ def test_a_stopped_stager_ends_its_threads_and_forgets_what_is_queued(tmp_path: 
         assert not r.workers.run_one()
 
 
-# ---- gauges of requests at the source ---------------------------------------------------------------------------
+# ---- metrics of requests at the source ---------------------------------------------------------------------------
 
 
 def ended(r: Rig) -> tuple[int, int]:
     """Requests that ended well, and the young ones of them."""
-    found = read_ended(r.gauges.block)
+    found = read_ended(r.metrics)
     assert found is not None
     return sum(found.ended), sum(found.young_ended)
 
@@ -536,7 +536,7 @@ def test_what_began_before_a_mark_is_not_young(make: Make) -> None:
     r.workers.do(worker, step)
     assert ended(r) == (1, 0)
     assert r.state.next_step(worker, wait=False) is not None, "a request that begins now"
-    assert r.gauge(Metric.UNDER_WAY) == 1
+    assert r.metric(Metric.UNDER_WAY) == 1
 
 
 def test_what_fails_is_read_from_disk_or_is_another_version_is_no_request_that_ended_well(make: Make) -> None:
@@ -549,8 +549,8 @@ def test_what_fails_is_read_from_disk_or_is_another_version_is_no_request_that_e
     r.run()
     assert r.staged(on_disk) is not None
     assert ended(r) == (0, 0)
-    assert r.gauge(Metric.SOURCE_ERRORS) == 1
-    assert r.gauge(Metric.UNDER_WAY) == 0
+    assert r.metric(Metric.SOURCE_ERRORS) == 1
+    assert r.metric(Metric.UNDER_WAY) == 0
 
 
 class OneDisk:

@@ -38,7 +38,7 @@ def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **opt
             for step in steps:
                 player.play(step)
                 assert r.arena.used <= max(r.arena.budget, used), "grew above the budget"
-                assert r.gauge(Metric.ARENA_USED) == r.arena.used
+                assert r.metric(Metric.ARENA_USED) == r.arena.used
                 used = r.arena.used
             player.end()
             check(r)
@@ -85,8 +85,8 @@ def test_a_file_is_opened_once_for_all_its_demands_and_fetches(steps: list[Step]
                 player.play(step)
             player.end()
             assert set(r.source.opens.values()) <= {1}
-            assert r.gauge(Metric.SOURCE_OPENS) == len(r.source.opens)
-            assert r.gauge(Metric.SOURCE_READ_BYTES) == sum(r.source.size(row) for row in r.source.opens)
+            assert r.metric(Metric.SOURCE_OPENS) == len(r.source.opens)
+            assert r.metric(Metric.SOURCE_READ_BYTES) == sum(r.source.size(row) for row in r.source.opens)
             r.check_at_rest()
     finally:
         shutil.rmtree(root)

@@ -122,7 +122,7 @@ def test_eighty_stuck_reads_leave_others_the_threads_there_were(make: Make) -> N
     s.pass_time(0.2)
     assert s.answered(first), "at once a thread more, where none takes a demand"
     s.pass_time(1)
-    assert r.gauge(Metric.STUCK_READS) == 80
+    assert r.metric(Metric.STUCK_READS) == 80
     assert s.threads() >= 160, "each stuck thread has another in its place"
     others = [r.demand(row) for row in healthy[1:]]
     assert all(s.answered(number) for number in others)
@@ -131,7 +131,7 @@ def test_eighty_stuck_reads_leave_others_the_threads_there_were(make: Make) -> N
     assert all(s.answered(number) for number in numbers)
     assert s.until(lambda: s.threads() == 80), "the surplus ends"
     r.workers.look()
-    assert (r.gauge(Metric.STUCK_READS), r.gauge(Metric.SPARE_WORKERS), r.gauge(Metric.STUCK_EVER)) == (0, 0, 80)
+    assert (r.metric(Metric.STUCK_READS), r.metric(Metric.SPARE_WORKERS), r.metric(Metric.STUCK_EVER)) == (0, 0, 80)
     assert r.source.opens == dict.fromkeys(r.files, 1)
 
 
@@ -185,7 +185,7 @@ def test_prefetches_go_on_past_a_sick_target_which_is_left_alone(make: Make) -> 
     assert set(r.told()) == {(Event.STAGED, row) for row in healthy[:10]}
     s.pass_time(1.2)
     assert set(r.told()) == {(Event.STUCK, row) for row in sick}
-    assert r.gauge(Metric.LEFT_ALONE) == 4
+    assert r.metric(Metric.LEFT_ALONE) == 4
     r.state.fetch(healthy[10:20])
     assert not s.rig.workers.run_one(), "nothing has ended since they began: the whole source may be stuck"
     assert s.answered(r.demand(healthy[-1]))
@@ -200,7 +200,7 @@ def test_prefetches_go_on_past_a_sick_target_which_is_left_alone(make: Make) -> 
     assert s.until(lambda: s.threads() == 5)
     assert set(r.told()) == {(Event.STAGED, row) for row in sick}
     s.pass_time(1)
-    assert r.gauge(Metric.LEFT_ALONE) == 0
+    assert r.metric(Metric.LEFT_ALONE) == 0
 
 
 def test_a_row_that_failed_after_it_was_stuck_is_left_alone_for_longer_and_longer(make: Make) -> None:
@@ -347,7 +347,7 @@ def test_a_disk_that_hangs_is_passed_by_and_writes_into_nothing_that_is_used(mak
     assert s.answered(number)
     assert r.results[number].origin == Origin.SOURCE
     assert s.until(lambda: r.staged(fetched) is not None)
-    assert (r.gauge(Metric.DISK_LATE), r.gauge(Metric.DISKS_BYPASSED)) == (2, 1)
+    assert (r.metric(Metric.DISK_LATE), r.metric(Metric.DISKS_BYPASSED)) == (2, 1)
     number = r.demand(later)
     assert s.answered(number), "without trying the disk"
     assert s.inside == 2

@@ -12,7 +12,7 @@ from nopfsfs.policy import left_alone
 from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.server_stager import Answer, Origin
-from nopfsfs.protocol.stager_peer import Kind, Record, Status
+from nopfsfs.protocol.stager_peer import LeaseStatus, Record, RecordKind
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.load import Load, Waiter
 from nopfsfs.stager.load_lanes import LoadLanes
@@ -30,9 +30,9 @@ class Outbox(PeerOutbox):
 
     def __init__(self) -> None:
         super().__init__(lambda: None)
-        self.sent: list[tuple[Kind, list[Record]]] = []
+        self.sent: list[tuple[RecordKind, list[Record]]] = []
 
-    def send(self, kind: Kind, records: Sequence[Record]) -> None:
+    def send(self, kind: RecordKind, records: Sequence[Record]) -> None:
         self.sent.append((kind, list(records)))
 
 
@@ -44,20 +44,20 @@ class Parts:
         self.rig = r = Rig(root, budget=8 * PAGE)
         self.small, self.large = r.files
         self.answers: list[Answer] = []
-        gauge = r.gauges.block
-        self.pool = ExtentPool(r.arena, gauge, lambda number: True)
-        slots = SourceSlots(2, r.gauges.block, lambda: r.now)
+        metrics = r.metrics
+        self.pool = ExtentPool(r.arena, metrics, lambda number: True)
+        slots = SourceSlots(2, r.metrics, lambda: r.now)
         self.queue = ReadQueue(slots, Workers(lambda: r.now, lambda row: 0, 1))
-        lanes = LoadLanes(gauge, lambda: r.now)
+        lanes = LoadLanes(metrics, lambda: r.now)
         self.loads = WholeLoads(
-            self.pool, self.queue, index=r.index, columns=r.columns, gauge=gauge, ring=r.state._ring, source=r.source,
-            answer=self.answers.append, left_alone=left_alone.rows(lambda: r.now), tiers=Tiers(lambda: r.now),
-            lanes=lanes, block=PAGE,
+            self.pool, self.queue, index=r.index, columns=r.columns, metrics=metrics, ring=r.state._ring,
+            source=r.source, answer=self.answers.append, left_alone=left_alone.rows(lambda: r.now),
+            tiers=Tiers(lambda: r.now), lanes=lanes, block=PAGE,
         )  # fmt: skip
         self.loads.limit = 8 * PAGE
         self.outbox = Outbox()
         self.remote = RemoteFetches(
-            self.pool, self.queue, self.loads, lanes, self.outbox, columns=r.columns, source=r.source, gauge=gauge,
+            self.pool, self.queue, self.loads, lanes, self.outbox, columns=r.columns, source=r.source, metrics=metrics,
             poke=lambda: None, clock=lambda: r.now,
         )  # fmt: skip
 
@@ -139,10 +139,10 @@ def test_a_row_of_another_node_is_asked_for_when_it_is_sent(parts: Parts) -> Non
     assert parts.outbox.sent == []
     parts.remote.send_next()
     ((kind, (record,)),) = parts.outbox.sent
-    assert (kind, record[0], record[1], record[5]) == (Kind.ASK, 1, row, 1)
-    parts.remote.received([(1, 77, Status.OK, 0)])
+    assert (kind, record[0], record[1], record[5]) == (RecordKind.ASK, 1, row, 1)
+    parts.remote.received([(1, 77, LeaseStatus.OK, 0)])
     assert (list(parts.loads.ended), int(r.columns.check[row])) == ([row], 77)
-    assert r.gauge(Metric.PEER_FETCHES) == 1
+    assert r.metric(Metric.PEER_FETCHES) == 1
 
 
 def test_what_was_asked_for_is_read_here_when_the_peer_process_ends(parts: Parts) -> None:
@@ -169,7 +169,7 @@ def test_an_extent_that_may_still_be_written_to_is_free_when_the_peer_process_sa
     load = parts.loads.of(parts.small)
     assert load is not None
     asked = load.arena
-    parts.remote.received([(1, 0, Status.LATE, 1)])
+    parts.remote.received([(1, 0, LeaseStatus.LATE, 1)])
     assert load.arena != asked
     assert r.arena.taken == 2 * PAGE
     parts.remote.freed([(1,)])

@@ -20,7 +20,7 @@ from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import YoungRead, pack_young
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
 from nopfsfs.system import elastic_threads
@@ -95,23 +95,23 @@ def test_what_was_written_without_a_trace_is_found_when_the_file_is_older(bench:
         made.read(row, size)
         mapped[size - 1] ^= 0xFF
     assert made.compared() == 0  # not before it is old enough
-    assert made.rig.gauge(Metric.YOUNG_PARTS) == size // PAGE
+    assert made.rig.metric(Metric.YOUNG_PARTS) == size // PAGE
     made.clock.ahead_s = LOCAL_S + 1
     assert made.compared() == size // PAGE
     assert made.rig.renewed == [row]
-    assert made.rig.gauge(Metric.YOUNG_CHANGED) == 1
+    assert made.rig.metric(Metric.YOUNG_CHANGED) == 1
 
 
 def test_a_file_that_stayed_the_same_is_read_once_more_and_that_is_all(bench: tuple[Bench, int, int]) -> None:
     made, row, size = bench
     made.read(row, size)
     made.clock.ahead_s = LOCAL_S + 1
-    opens, read = (made.rig.gauge(metric) for metric in (Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES))
+    opens, read = (made.rig.metric(metric) for metric in (Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES))
     assert made.compared() == size // PAGE
     assert (made.rig.renewed, made.rig.changed) == ([], [])
-    assert made.rig.gauge(Metric.YOUNG_OPENS) == size // PAGE
-    assert made.rig.gauge(Metric.YOUNG_READ_BYTES) == size
-    assert [made.rig.gauge(metric) for metric in (Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES)] == [opens, read]
+    assert made.rig.metric(Metric.YOUNG_OPENS) == size // PAGE
+    assert made.rig.metric(Metric.YOUNG_READ_BYTES) == size
+    assert [made.rig.metric(metric) for metric in (Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES)] == [opens, read]
     made.rig.state.forget(row)
     made.read(row, size)
     made.clock.ahead_s += LOCAL_S
@@ -122,7 +122,7 @@ def test_an_old_file_is_not_noted(memory: Path) -> None:
     made = Bench(memory, [PAGE])
     made.clock.ahead_s = LOCAL_S + 1
     made.read(made.rig.files[0], PAGE)
-    assert made.rig.gauge(Metric.YOUNG_PARTS) == 0
+    assert made.rig.metric(Metric.YOUNG_PARTS) == 0
     made.rig.close()
 
 
@@ -144,11 +144,11 @@ def test_a_source_that_fails_is_asked_again(memory: Path) -> None:
     made.rig.source.errors[row] = errno.EIO
     made.clock.ahead_s = LOCAL_S + 1
     assert made.compared() == 1
-    assert made.rig.gauge(Metric.YOUNG_PARTS) == 1
+    assert made.rig.metric(Metric.YOUNG_PARTS) == 1
     made.rig.source.errors.clear()
     made.clock.ahead_s += young_files.RETRY_S + 1
     assert made.compared() == 1
-    assert made.rig.gauge(Metric.YOUNG_COMPARED) == 1
+    assert made.rig.metric(Metric.YOUNG_COMPARED) == 1
     made.rig.close()
 
 
@@ -171,7 +171,7 @@ def test_a_young_file_that_the_source_does_not_give_holds_up_no_other(
     try:
         assert wait_until(lambda: r.renewed == [healthy])
         assert r.source.opens[sick] == 1, "one thread for a file, of however many parts"
-        assert r.gauge(Metric.YOUNG_PARTS) == 2, "which come later"
+        assert r.metric(Metric.YOUNG_PARTS) == 2, "which come later"
     finally:
         gate.set()
         r.young.stop()
@@ -211,7 +211,7 @@ def test_memory_is_bounded(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     made = Bench(memory, [PAGE] * 5)
     for row in made.rig.files:
         made.read(row, PAGE)
-    assert made.rig.gauge(Metric.YOUNG_PARTS) == 2
+    assert made.rig.metric(Metric.YOUNG_PARTS) == 2
     made.rig.close()
 
 
@@ -219,7 +219,7 @@ def test_memory_is_bounded(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_age_is_that_of_the_file_system(memory: Path, kind: FileSystem | None, age_s: float) -> None:
     made = Bench(memory, [PAGE])
     young = YoungFiles(
-        source=made.rig.source, columns=made.rig.columns, gauge=made.rig.gauges.block, n=made.rig.index.n,
+        source=made.rig.source, columns=made.rig.columns, metrics=made.rig.metrics, n=made.rig.index.n,
         file_system=kind,
     )  # fmt: skip
     assert young.age_ns == age_s * 1e9
@@ -233,7 +233,7 @@ def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypa
     row = base.row("f00")
     with running(base) as stager:
         with writing(memory / "f00") as mapped:
-            stager.order(Order.FETCH, [row])
+            stager.command(StagerCommand.FETCH, [row])
             stager.wait_for(Event.STAGED, row)
             assert base.staged(row) == content(1, PAGE)
             mapped[7] ^= 0xFF
@@ -255,7 +255,7 @@ def test_a_stager_compares_what_a_server_has_read_by_itself(memory: Path, monkey
         stager.server.send(pack_young([*garbage, read]))
         mapped[9] ^= 0xFF
         stager.wait_for(Event.CHANGED, row)
-        assert base.gauge[Metric.YOUNG_COMPARED] == 1
+        assert base.metrics[Metric.YOUNG_COMPARED] == 1
         assert stager.read(row) == (0, (memory / "f00").read_bytes())
     base.close()
 
@@ -265,16 +265,16 @@ def test_a_checksum_of_the_version_before_is_not_compared_by_the_next_stager(mem
     base = Shared(memory, 16 * PAGE)
     row, other = base.row("f00"), base.row("f01")
     with running(base) as stager:
-        stager.order(Order.FETCH, [row])
+        stager.command(StagerCommand.FETCH, [row])
         stager.wait_for(Event.STAGED, row)
-        stager.order(Order.EVICT, [row])
+        stager.command(StagerCommand.EVICT, [row])
         stager.wait_for(Event.EVICTED, row)
         (memory / "f00").write_bytes(b"new")
         assert stager.read(row)[0] == errno.ESTALE
         stager.wait_for(Event.CHANGED, row)
     with running(base) as stager:
         assert stager.read(other)[0] == 0
-        assert base.gauge[Metric.YOUNG_PARTS] == 1, "the other one"
+        assert base.metrics[Metric.YOUNG_PARTS] == 1, "the other one"
     base.close()
 
 
@@ -289,10 +289,10 @@ def test_a_stager_compares_what_the_one_before_it_had_read(
     row = base.row("f00")
     with writing(memory / "f00") as mapped:
         with running(base) as stager:
-            stager.order(Order.FETCH, [row])
+            stager.command(StagerCommand.FETCH, [row])
             stager.wait_for(Event.STAGED, row)
             if evicted:
-                stager.order(Order.EVICT, [row])
+                stager.command(StagerCommand.EVICT, [row])
                 stager.wait_for(Event.EVICTED, row)
         mapped[7] ^= 0xFF
     assert base.columns.version[row] == 0

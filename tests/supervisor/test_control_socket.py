@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from nopfsfs.control.client import MAX_ANSWER
-from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.protocol.columns import METRICS, Metric
 from nopfsfs.supervisor import caller_budget
 from nopfsfs.supervisor import control_socket as control
 from nopfsfs.supervisor.quiet import Quiet
@@ -345,15 +345,15 @@ def test_no_descriptor_left_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_mount_is_quiet_until_the_last_who_asked_for_it_hangs_up(tmp_path: Path) -> None:
-    gauge = memoryview(bytearray(GAUGES * 8)).cast("q")
-    gauge[Metric.QUIET] = 1  # of a supervisor that died
-    quiet = Quiet(gauge)
-    found = [gauge[Metric.QUIET]]
+    metrics = memoryview(bytearray(METRICS * 8)).cast("q")
+    metrics[Metric.QUIET] = 1  # of a supervisor that died
+    quiet = Quiet(metrics)
+    found = [metrics[Metric.QUIET]]
 
     async def answer(request: dict[str, Any], caller: control.Caller) -> dict[str, Any]:
         if request:
             quiet.keep(caller)
-        return {"quiet": gauge[Metric.QUIET]}
+        return {"quiet": metrics[Metric.QUIET]}
 
     async def body() -> None:
         async with served(tmp_path, answer) as path:
@@ -364,7 +364,7 @@ def test_a_mount_is_quiet_until_the_last_who_asked_for_it_hangs_up(tmp_path: Pat
             await trio.testing.wait_all_tasks_blocked(0.01)
             found.append((await say(path, b"{}"))[0]["record"]["quiet"])
             await other.aclose()
-            assert await came_true(lambda: gauge[Metric.QUIET] == 0)
+            assert await came_true(lambda: metrics[Metric.QUIET] == 0)
 
     run(body)
     assert found == [0, 1]

@@ -24,7 +24,7 @@ from nopfsfs.protocol import ring as rings
 from nopfsfs.protocol import supervisor_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import event_loop as module
 from nopfsfs.supervisor import stager_socket
@@ -77,7 +77,7 @@ class Bench:
             while True:
                 assert self.orders.recv(supervisor_stager.MESSAGE_MAX) == b"x" * 1000
 
-    def received(self) -> list[tuple[Order, list[int]]]:
+    def received(self) -> list[tuple[StagerCommand, list[int]]]:
         """Orders that a stager would find now."""
         self.orders.setblocking(False)
         found = []
@@ -86,19 +86,19 @@ class Bench:
                 message = self.orders.recv(supervisor_stager.MESSAGE_MAX)
             except BlockingIOError:
                 return found
-            order, rows, _ = supervisor_stager.unpack_order(message)
+            order, rows, _ = supervisor_stager.unpack_command(message)
             found.append((order, rows.tolist()))
 
     @property
     def predicted(self) -> int:
         """Opens that were foreseen, as the record says."""
-        return int(self.loop._gauge[Metric.PREDICTED])
+        return int(self.loop._metrics[Metric.PREDICTED])
 
     async def turn(self) -> None:
         self.loop.step()
         await self.loop._send()
 
-    async def until_quiet(self) -> list[tuple[Order, list[int]]]:
+    async def until_quiet(self) -> list[tuple[StagerCommand, list[int]]]:
         """Do what is ordered, as a stager that never fails; all that was ordered."""
         found = []
         for _ in range(50):
@@ -106,10 +106,10 @@ class Bench:
             new = self.received()
             for order, rows in new:
                 for row in rows:
-                    if order == Order.FETCH:
+                    if order == StagerCommand.FETCH:
                         self.tier[row] = Tier.RAM
                         self.stager.put(Event.STAGED, row, 10)
-                    elif order == Order.PUSH:
+                    elif order == StagerCommand.PUSH:
                         self.stager.put(Event.PUSHED, row, 10)
             found += new
             if not new and not self.loop._stager_ring.pending():
@@ -122,10 +122,10 @@ def bench() -> Iterator[Bench]:
     fds = [Ring.create("stager"), MetricBlock.create(), *(Ring.create("server") for _ in range(2))]
     tier = np.zeros(N, np.uint8)
     policy = NodePolicy(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
-    commands, gauge = StagerSocket(), MetricBlock(fds[1], SUPERVISOR, writable=True).block
+    commands, metrics = StagerSocket(), MetricBlock(fds[1], SUPERVISOR, writable=True).block
     loop = EventLoop(
-        ServerRings([Ring(fd, writable=False) for fd in fds[2:]]), Ring(fds[0], writable=False), policy, tier, gauge,
-        commands, Outages(), ProgressSignal("open", Tripwires(0, N), np.full(N, 10), gauge),
+        ServerRings([Ring(fd, writable=False) for fd in fds[2:]]), Ring(fds[0], writable=False), policy, tier, metrics,
+        commands, Outages(), ProgressSignal("open", Tripwires(0, N), np.full(N, 10), metrics),
     )  # fmt: skip
     stager, server, other = (Ring(fd, writable=True) for fd in (fds[0], *fds[2:]))
     made = Bench(loop, commands, server, other, stager, tier, *sequenced_pair())
@@ -146,7 +146,7 @@ def follower(first: int = 0) -> Follower:
     return made
 
 
-def ordered(found: list[tuple[Order, list[int]]], order: Order) -> list[int]:
+def ordered(found: list[tuple[StagerCommand, list[int]]], order: StagerCommand) -> list[int]:
     return [row for kind, rows in found if kind == order for row in rows]
 
 
@@ -155,8 +155,8 @@ async def test_a_plan_becomes_fetches_and_pushes_in_its_order(bench: Bench) -> N
     bench.attach()
     bench.loop.follow(follower())
     found = await bench.until_quiet()
-    assert ordered(found, Order.FETCH)[:N] == list(range(N))
-    assert ordered(found, Order.PUSH)[:N] == list(range(N))
+    assert ordered(found, StagerCommand.FETCH)[:N] == list(range(N))
+    assert ordered(found, StagerCommand.PUSH)[:N] == list(range(N))
 
 
 @in_trio
@@ -166,11 +166,11 @@ async def test_another_follower_is_followed_from_the_beginning_of_its_stream(ben
     one, other = follower(N // 2), follower()
     assert one.generation == other.generation
     bench.loop.follow(one)
-    assert ordered(await bench.until_quiet(), Order.FETCH) == list(range(N // 2, N))
+    assert ordered(await bench.until_quiet(), StagerCommand.FETCH) == list(range(N // 2, N))
     bench.loop.follow(None)
     await bench.until_quiet()
     bench.loop.follow(other)
-    assert ordered(await bench.until_quiet(), Order.FETCH) == list(range(N // 2))
+    assert ordered(await bench.until_quiet(), StagerCommand.FETCH) == list(range(N // 2))
 
 
 @in_trio
@@ -178,9 +178,9 @@ async def test_nothing_is_fetched_ahead_while_it_is_not_known_where_files_live(b
     bench.attach()
     bench.loop.holds_back = True
     bench.loop.follow(follower())
-    assert ordered(await bench.until_quiet(), Order.FETCH) == []
+    assert ordered(await bench.until_quiet(), StagerCommand.FETCH) == []
     bench.loop.fetch_ahead()
-    assert ordered(await bench.until_quiet(), Order.FETCH)[:N] == list(range(N))
+    assert ordered(await bench.until_quiet(), StagerCommand.FETCH)[:N] == list(range(N))
 
 
 @in_trio
@@ -243,7 +243,7 @@ def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, mon
 
 
 def test_the_counts_of_a_supervisor_before_go_on(bench: Bench) -> None:
-    bench.loop._gauge[Metric.OBSERVED], bench.loop._gauge[Metric.PREDICTED] = 100, 50
+    bench.loop._metrics[Metric.OBSERVED], bench.loop._metrics[Metric.PREDICTED] = 100, 50
     bench.loop.follow(follower())
     for row in range(N):
         bench.server.put(Event.OPEN, row, 1)
@@ -284,8 +284,8 @@ async def test_a_further_server_is_introduced_to_the_stager(bench: Bench) -> Non
         bench.attach()
         assert await bench.commands.introduce(theirs)
         message, fds, _, _ = socket.recv_fds(bench.orders, supervisor_stager.MESSAGE_MAX, 4)
-        order, rows, _ = supervisor_stager.unpack_order(message)
-        assert (order, rows.tolist(), len(fds)) == (Order.SERVER, [], 1)
+        order, rows, _ = supervisor_stager.unpack_command(message)
+        assert (order, rows.tolist(), len(fds)) == (StagerCommand.SERVER, [], 1)
         with socket.socket(fileno=fds[0]) as arrived:
             arrived.send(b"hello")
         assert ours.recv(10) == b"hello"
@@ -308,7 +308,7 @@ async def test_without_a_stager_nothing_is_ordered_and_with_the_next_everything(
     bench.loop.follow(follower())
     await bench.turn()
     bench.attach()
-    assert ordered(await bench.until_quiet(), Order.FETCH)[:N] == list(range(N))
+    assert ordered(await bench.until_quiet(), StagerCommand.FETCH)[:N] == list(range(N))
 
 
 @in_trio
@@ -316,7 +316,7 @@ async def test_what_a_dead_stager_had_begun_the_next_one_does(bench: Bench) -> N
     bench.attach()
     bench.loop.follow(follower())
     await bench.turn()
-    begun = ordered(bench.received(), Order.FETCH)
+    begun = ordered(bench.received(), StagerCommand.FETCH)
     for row in begun[:5]:
         bench.tier[row] = Tier.RAM
         bench.stager.put(Event.STAGED, row, 10)  # published, and seen only after its death
@@ -324,7 +324,7 @@ async def test_what_a_dead_stager_had_begun_the_next_one_does(bench: Bench) -> N
     bench.loop.detach_stager()
     await bench.turn()
     bench.attach()
-    assert ordered(await bench.until_quiet(), Order.FETCH)[: N - 5] == begun[5:]
+    assert ordered(await bench.until_quiet(), StagerCommand.FETCH)[: N - 5] == begun[5:]
 
 
 @in_trio
@@ -332,7 +332,7 @@ async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> Non
     """Its socket is full; the loop and an order of the supervisor's own wait, and both go on."""
     bench.attach()
     bench.loop.follow(follower())
-    filler = supervisor_stager.pack_orders(Order.CANCEL, np.zeros(0, np.int64))[0]
+    filler = supervisor_stager.pack_commands(StagerCommand.CANCEL, np.zeros(0, np.int64))[0]
     bench.ours.setblocking(False)
     try:
         while True:
@@ -341,15 +341,15 @@ async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> Non
         pass
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.turn)
-        nursery.start_soon(bench.commands.command, Order.QUIESCE)
-        nursery.start_soon(bench.commands.command, Order.QUIESCE)
+        nursery.start_soon(bench.commands.command, StagerCommand.QUIESCE)
+        nursery.start_soon(bench.commands.command, StagerCommand.QUIESCE)
         await trio.testing.wait_all_tasks_blocked()
         found = bench.received()
         await trio.testing.wait_all_tasks_blocked()
         found += bench.received()
     kinds = [order for order, _ in found + bench.received()]
-    assert kinds.count(Order.QUIESCE) == 2
-    assert Order.FETCH in kinds
+    assert kinds.count(StagerCommand.QUIESCE) == 2
+    assert StagerCommand.FETCH in kinds
 
 
 @in_trio
@@ -361,11 +361,11 @@ async def test_an_order_to_a_stager_that_hangs_is_given_up(
     bench.attach()
     bench.fill()
     with trio.fail_after(10):
-        await bench.commands.command(Order.STOP)
+        await bench.commands.command(StagerCommand.STOP)
     assert "the stager takes no orders; STOP was given up" in caplog.text
     bench.empty()
-    await bench.commands.command(Order.QUIESCE)
-    assert bench.received() == [(Order.QUIESCE, [])], "what was given up does not come later"
+    await bench.commands.command(StagerCommand.QUIESCE)
+    assert bench.received() == [(StagerCommand.QUIESCE, [])], "what was given up does not come later"
 
 
 @in_trio
@@ -380,7 +380,7 @@ async def test_a_stager_that_goes_while_its_socket_is_waited_for(bench: Bench) -
     bench.orders.close()
     bench.attach()
     await bench.turn()
-    assert ordered(bench.received(), Order.FETCH) == list(range(N)), "the next one is ordered all of it"
+    assert ordered(bench.received(), StagerCommand.FETCH) == list(range(N)), "the next one is ordered all of it"
 
 
 @in_trio
@@ -388,7 +388,7 @@ async def test_lost_events_of_the_stager_are_made_up_from_the_columns(bench: Ben
     bench.attach()
     bench.loop.follow(follower())
     await bench.turn()
-    for row in ordered(bench.received(), Order.FETCH):
+    for row in ordered(bench.received(), StagerCommand.FETCH):
         bench.tier[row] = Tier.RAM  # and its event is lost
     for _ in range(CAPACITY + 10):
         bench.stager.put(Event.CHANGED, 0)
@@ -398,7 +398,7 @@ async def test_lost_events_of_the_stager_are_made_up_from_the_columns(bench: Ben
         found += bench.received()
     found += await bench.until_quiet()
     assert bench.loop.policy.fetches.outstanding == 0
-    assert set(ordered(found, Order.PUSH)) == set(range(N))
+    assert set(ordered(found, StagerCommand.PUSH)) == set(range(N))
 
 
 @in_trio
@@ -427,7 +427,8 @@ async def test_a_failure_of_the_policy_ends_planning_for_a_while_and_not_the_mou
         bench.loop.follow(follower())
         bench.orders.setblocking(True)
         message = await trio.to_thread.run_sync(bench.orders.recv, supervisor_stager.MESSAGE_MAX)
-        assert supervisor_stager.unpack_order(message)[0] in (Order.CANCEL, Order.FETCH), "it fetches ahead again"
+        command = supervisor_stager.unpack_command(message)[0]
+        assert command in (StagerCommand.CANCEL, StagerCommand.FETCH), "it fetches ahead again"
         nursery.cancel_scope.cancel()
 
 
@@ -457,13 +458,13 @@ def test_what_can_be_spared_first_is_what_is_needed_last(bench: Bench) -> None:
     bench.loop.follow(follower())
     for row in (3, 1, 2):
         bench.loop.policy.staged(row)
-    assert bench.loop.furthest(N).tolist() == list(range(N))[::-1]
+    assert bench.loop.last_used_first(N).tolist() == list(range(N))[::-1]
 
 
 def test_without_a_plan_what_is_held_can_be_spared(bench: Bench) -> None:
     for row in (3, 1):
         bench.loop.policy.staged(row)
-    assert bench.loop.furthest(N).tolist() == [1, 3]
+    assert bench.loop.last_used_first(N).tolist() == [1, 3]
 
 
 # ---- what the kernel has kept -------------------------------------------------------------------------------
@@ -483,7 +484,7 @@ async def test_what_the_kernel_took_is_pushed_again(bench: Bench, always_look: N
     bench.loop._audit_at = 0
     await bench.loop._audit_pages()
     ((order, rows),) = bench.received()
-    assert order == Order.LOOK
+    assert order == StagerCommand.LOOK
     assert len(set(rows)) == ROWS_LEAST
     for row in rows[2:]:
         bench.stager.put(Event.PRESENT, row, 10)
@@ -492,7 +493,7 @@ async def test_what_the_kernel_took_is_pushed_again(bench: Bench, always_look: N
     bench.loop._take_stager()
     assert bench.loop.policy.pages_used == 10 * (N - 1)
     found = await bench.until_quiet()
-    assert sorted(ordered(found, Order.PUSH)) == sorted(rows[:2])
+    assert sorted(ordered(found, StagerCommand.PUSH)) == sorted(rows[:2])
     assert bench.loop.policy.pages_used == 10 * N
     assert bench.loop.audit.status() == {
         "measured": True, "resident_share": round(1 - 15 / (10 * ROWS_LEAST), 4), "looked_at": ROWS_LEAST, "evicted": 2
@@ -537,4 +538,4 @@ async def test_nothing_is_looked_at_too_often_or_without_a_stager(bench: Bench) 
     await bench.until_quiet()
     await bench.loop._audit_pages()
     await bench.loop._audit_pages()
-    assert [order for order, _ in bench.received()] == [Order.LOOK]
+    assert [order for order, _ in bench.received()] == [StagerCommand.LOOK]

@@ -16,7 +16,7 @@ import trio
 
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.protocol.columns import METRICS, Metric
 from nopfsfs.supervisor import file_requests
 from nopfsfs.supervisor.file_requests import REQUESTS_MOST, FileRequests
 from tests.dataset.scanned import fill
@@ -32,8 +32,8 @@ class Bench:
         self.index = scan(str(fill(tmp_path / "source", *(f"d/{number}" for number in range(10)), "8"))).index
         charges = np.where(np.arange(self.index.n) >= self.index.n_dirs, 10, 0).astype(np.int64)
         self.policy = NodePolicy(charges, np.zeros(self.index.n, np.uint8), split(1000, 0, 100), [])
-        self.gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
-        self.requests = FileRequests(self.index, SimpleNamespace(policy=self.policy), self.gauge)  # type: ignore[arg-type]
+        self.metrics = memoryview(bytearray(8 * METRICS)).cast("q")
+        self.requests = FileRequests(self.index, SimpleNamespace(policy=self.policy), self.metrics)  # type: ignore[arg-type]
 
     def stage(self, errors: int = 0, error: int = errno.EIO) -> None:
         """Let all that is commanded be staged, but for the first `errors` rows, which cannot be read."""
@@ -178,7 +178,7 @@ def test_what_hangs_again_and_again_is_given_up_though_a_job_reads(
                 while not record["done"]:
                     bench.policy.warm.serve(stream=False)
                     tried = [row for _, rows, _ in bench.policy.take_commands() for row in rows]
-                    bench.gauge[Metric.SOURCE_READ_BYTES] += 1000  # by a job
+                    bench.metrics[Metric.SOURCE_READ_BYTES] += 1000  # by a job
                     record = (await answer_of(stream))["record"]
                     for row in tried:
                         bench.policy.fetch_failed(row, error=errno.ETIMEDOUT)

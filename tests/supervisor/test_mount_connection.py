@@ -30,7 +30,7 @@ class Watch:
     def fileno(self) -> int:
         return self._changed
 
-    def gone(self) -> bool:
+    def unmounted(self) -> bool:
         if self._shortages:
             raise self._shortages.pop()
         return True
@@ -48,21 +48,21 @@ def test_a_mount_that_cannot_be_looked_at_for_a_while_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No thread, or no descriptor, was to be had at that moment."""
-    let_go: list[float] = []
+    left: list[float] = []
 
     async def note() -> None:
-        let_go.append(trio.current_time())
+        left.append(trio.current_time())
 
     monkeypatch.setattr(mount_connection, "MountWatch", lambda minor: Watch([*SHORTAGES]))
     monkeypatch.setattr(mount_connection, "is_over", lambda fuse: True)
-    stager = cast(Any, SimpleNamespace(let_go=note, process=SimpleNamespace(asleep=[])))
+    stager = cast(Any, SimpleNamespace(leave_mount=note, process=SimpleNamespace(asleep=[])))
 
     async def main() -> None:
         began = trio.current_time()
         with contextlib.ExitStack() as resources:
-            await connection(resources).over(stager, list)
-        assert let_go
-        assert let_go[0] - began >= len(SHORTAGES) * mount_connection.SHORTAGE_PAUSE_S, "it does not spin"
+            await connection(resources).wait_until_over(stager, list)
+        assert left
+        assert left[0] - began >= len(SHORTAGES) * mount_connection.SHORTAGE_PAUSE_S, "it does not spin"
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
     assert caplog.text.count("cannot be looked at") == 1

@@ -47,20 +47,20 @@ def test_what_others_do_not_hold_yet_is_theirs(node: NodePromises, tmp_path: Pat
 
 
 def test_a_mount_does_not_count_itself(node: NodePromises) -> None:
-    node.tell(1000, 0)
+    node.promise(1000, 0)
     assert node.others() == NOTHING_PROMISED
 
 
 def test_what_is_told_is_read_by_others(node: NodePromises, tmp_path: Path) -> None:
-    node.tell(6400, 100)
-    node.tell(6400, 199)  # changes little: nothing is written
+    node.promise(6400, 100)
+    node.promise(6400, 199)  # changes little: nothing is written
     (other := tmp_path / "other").mkdir()
     look = (
         "from nopfsfs.supervisor.node_promises import NodePromises as N;"
         f"print(*N({str(other)!r}, {str(tmp_path)!r}).others())"
     )
     assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == ["6300", "6300"]
-    node.tell(6400, 200)
+    node.promise(6400, 200)
     assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == ["6200", "6200"]
 
 
@@ -113,7 +113,7 @@ node = NodePromises(own, {str(tmp_path)!r})
 with node.claimed():
     budget = ((1 << 20) - node.others().node) // 2
     time.sleep(0.01)
-    node.tell(budget, 0)
+    node.promise(budget, 0)
 print(budget, flush=True)
 sys.stdin.read()
 """

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.protocol.columns import METRICS, Metric
 from nopfsfs.protocol.tripwires import Shown, Tripwires
 from nopfsfs.supervisor.progress_signal import NO_ROOM, PASSED_THROUGH, PUZZLED, WATCHING, ProgressSignal
 from tests.asynchronous import in_trio
@@ -40,7 +40,7 @@ class Follower:
         self.told.append("no closes")
 
 
-class Conductor:
+class Policy:
     def __init__(self, *, has_room_for_all: bool = True) -> None:
         self.has_room_for_all = has_room_for_all
         self.sees_closes = True
@@ -49,16 +49,16 @@ class Conductor:
         self.sees_closes = False
 
 
-def gauges() -> memoryview:
-    return memoryview(np.zeros(GAUGES, np.int64))
+def new_metrics() -> memoryview:
+    return memoryview(np.zeros(METRICS, np.int64))
 
 
-def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N) -> ProgressSignal:
-    return ProgressSignal(how, Tripwires(1, files), np.full(files, 10), gauge, forget)
+def make(how: str, metrics: memoryview, forget: Any = lambda: None, files: int = N) -> ProgressSignal:
+    return ProgressSignal(how, Tripwires(1, files), np.full(files, 10), metrics, forget)
 
 
-def turn(signal: ProgressSignal, follower: Follower, policy: Conductor | None = None) -> None:
-    signal.taken(cast(Any, follower), cast(Any, policy or Conductor()))
+def turn(signal: ProgressSignal, follower: Follower, policy: Policy | None = None) -> None:
+    signal.taken(cast(Any, follower), cast(Any, policy or Policy()))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def turn(signal: ProgressSignal, follower: Follower, policy: Conductor | None = 
 def test_auto_turns_when_the_plan_holds_and_no_close_is_needed(
     how: str, follower: Follower, room: bool, why: str
 ) -> None:
-    gauge = gauges()
-    signal, policy = make(how, gauge), Conductor(has_room_for_all=room)
+    metrics = new_metrics()
+    signal, policy = make(how, metrics), Policy(has_room_for_all=room)
     assert signal.why == WATCHING
 
     turn(signal, follower, policy)
@@ -88,15 +88,15 @@ def test_auto_turns_when_the_plan_holds_and_no_close_is_needed(
 
 @pytest.mark.parametrize("how", ["open", "tripwire"])
 def test_what_was_asked_for_stays(how: str) -> None:
-    gauge, follower = gauges(), Follower()
-    signal = make(how, gauge)
+    metrics, follower = new_metrics(), Follower()
+    signal = make(how, metrics)
     for follower.puzzled in (False, True, False):
         turn(signal, follower)
         assert (signal.name, signal.why, follower.told) == (how, "", [])
 
 
 def test_files_that_are_passed_through_need_open() -> None:
-    signal, follower = make("auto", gauges()), Follower()
+    signal, follower = make("auto", new_metrics()), Follower()
     signal.keep_open(PASSED_THROUGH)
     turn(signal, follower)
     assert (signal.name, signal.why) == ("open", PASSED_THROUGH)
@@ -118,8 +118,8 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
-    gauge, kernel, follower = gauges(), Kernel(), Follower()
-    signal = make("auto", gauge, kernel.forget)
+    metrics, kernel, follower = new_metrics(), Kernel(), Follower()
+    signal = make("auto", metrics, kernel.forget)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signal.run)
         turn(signal, follower)
@@ -127,12 +127,12 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
         follower.puzzled = True
         turn(signal, follower)
         await trio.to_thread.run_sync(kernel.asked.acquire)
-        assert gauge[Metric.SHOWN] == Shown.FORGETTING
+        assert metrics[Metric.SHOWN] == Shown.FORGETTING
         assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
         assert follower.told == ["only"]
         kernel.goes_on.release()
         signal._all_taken = lambda moment: False
-        await until(lambda: gauge[Metric.SHOWN] == Shown.ALL)
+        await until(lambda: metrics[Metric.SHOWN] == Shown.ALL)
         turn(signal, follower)
         assert signal.shown(np.arange(N)) is not None, "what comes now was told before all showed"
         signal._all_taken = lambda moment: True
@@ -153,14 +153,14 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
 @pytest.mark.parametrize("before", [Shown.TRIPWIRES, Shown.FORGETTING])
 @in_trio
 async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(before: Shown) -> None:
-    gauge, follower = gauges(), Follower(steady=False)
-    gauge[Metric.SHOWN] = before
-    signal = make("auto", gauge)
-    signal.tell(cast(Any, follower))
+    metrics, follower = new_metrics(), Follower(steady=False)
+    metrics[Metric.SHOWN] = before
+    signal = make("auto", metrics)
+    signal.inform(cast(Any, follower))
     assert follower.told == ["only"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signal.run)
-        await until(lambda: gauge[Metric.SHOWN] == Shown.ALL)
+        await until(lambda: metrics[Metric.SHOWN] == Shown.ALL)
         turn(signal, follower)
         assert follower.told == ["only", "all"]
         nursery.cancel_scope.cancel()
@@ -168,8 +168,8 @@ async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(b
 
 @in_trio
 async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> None:
-    gauge, follower = gauges(), Follower(shortest_part=40)
-    signal = make("auto", gauge, files=100)
+    metrics, follower = new_metrics(), Follower(shortest_part=40)
+    signal = make("auto", metrics, files=100)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signal.run)
         turn(signal, follower)
@@ -181,8 +181,8 @@ async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> N
 
 
 def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
-    gauge, follower = gauges(), Follower()
-    signal = make("auto", gauge)
+    metrics, follower = new_metrics(), Follower()
+    signal = make("auto", metrics)
     before, left = time.monotonic_ns(), [True]
     signal._all_taken = lambda moment: not left[0]
     turn(signal, follower)
@@ -200,33 +200,33 @@ def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
 
 
 def test_opens_that_did_not_show_are_estimated() -> None:
-    gauge = gauges()
-    signal = make("tripwire", gauge)
+    metrics = new_metrics()
+    signal = make("tripwire", metrics)
     wires = int(Tripwires(1, N).mask().sum())
-    server = np.zeros(GAUGES, np.int64)
+    server = np.zeros(METRICS, np.int64)
     server[Metric.TRIPWIRES], server[Metric.TRIPWIRE_BYTES], server[Metric.OPENS] = wires, 10 * wires, 5
     made = signal.estimate(server)
     assert (made[Metric.OPENS], made[Metric.OPENED_BYTES]) == (5 + N - 1, 10 * (N - 1)), "one epoch of all files"
     signal.told(wires, 2500.25, 2400.5)  # of a part of the files, in which there are more tripwires
     made = signal.estimate(server)
     assert (made[Metric.OPENS], made[Metric.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
-    again = make("tripwire", gauge)  # another supervisor takes over
+    again = make("tripwire", metrics)  # another supervisor takes over
     assert again.estimate(server)[Metric.OPENS] == 2505
 
 
 @pytest.mark.parametrize(("shortest", "apart"), [(N, 83), (1000, 20), (100, 15), (0, 15)])
 def test_fewer_tripwires_follow_a_certain_order_than_find_one(shortest: int, apart: int) -> None:
-    gauge = gauges()
-    signal = make("auto", gauge)
+    metrics = new_metrics()
+    signal = make("auto", metrics)
     turn(signal, Follower(shortest_part=shortest))
-    assert gauge[Metric.TRIPWIRES_APART] == apart
+    assert metrics[Metric.TRIPWIRES_APART] == apart
     few = Tripwires(1, N, apart=apart).mask()
     shown = signal.shown(np.arange(N))
     assert shown is not None
     assert np.array_equal(shown, few)
-    server = np.zeros(GAUGES, np.int64)
+    server = np.zeros(METRICS, np.int64)
     server[Metric.TRIPWIRES], server[Metric.TRIPWIRE_BYTES] = few.sum(), 10 * few.sum()
-    again = make("auto", gauge)  # another supervisor takes over
+    again = make("auto", metrics)  # another supervisor takes over
     for one in (signal, again):
         assert one.estimate(server)[[Metric.OPENS, Metric.OPENED_BYTES]].tolist() == [N - 1, 10 * (N - 1)]
 
@@ -234,12 +234,12 @@ def test_fewer_tripwires_follow_a_certain_order_than_find_one(shortest: int, apa
 def test_all_opens_stay_shown_where_a_new_plan_needs_more_tripwires(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel remembers the names of all others."""
     monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
-    gauge, follower = gauges(), Follower(shortest_part=N)
-    signal = make("auto", gauge)
+    metrics, follower = new_metrics(), Follower(shortest_part=N)
+    signal = make("auto", metrics)
     turn(signal, follower)
-    gauge[Metric.SHOWN] = Shown.ALL
-    signal = make("auto", gauge)
-    signal.tell(cast(Any, follower))
+    metrics[Metric.SHOWN] = Shown.ALL
+    signal = make("auto", metrics)
+    signal.inform(cast(Any, follower))
     follower.opens, follower.shortest_part = 10_000, 500
     turn(signal, follower)
     assert signal.name == "attributes"
@@ -250,8 +250,8 @@ def test_all_opens_stay_shown_where_a_new_plan_needs_more_tripwires(monkeypatch:
 
 @in_trio
 async def test_who_was_explained_meanwhile_needs_no_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    gauge, follower, forgot = gauges(), Follower(), []
-    signal = make("auto", gauge, lambda: forgot.append(True))
+    metrics, follower, forgot = new_metrics(), Follower(), []
+    signal = make("auto", metrics, lambda: forgot.append(True))
     turn(signal, follower)
     for follower.puzzled in (True, False):
         turn(signal, follower)
@@ -264,11 +264,11 @@ async def test_who_was_explained_meanwhile_needs_no_visible(monkeypatch: pytest.
 
 def test_another_follower_counts_from_its_own_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
-    gauge, follower = gauges(), Follower(opens=0)
-    gauge[Metric.SHOWN] = Shown.ALL
-    signal = make("auto", gauge)
-    signal.tell(cast(Any, Follower(opens=5_000_000)))
-    signal.tell(cast(Any, follower))
+    metrics, follower = new_metrics(), Follower(opens=0)
+    metrics[Metric.SHOWN] = Shown.ALL
+    signal = make("auto", metrics)
+    signal.inform(cast(Any, Follower(opens=5_000_000)))
+    signal.inform(cast(Any, follower))
     assert follower.told == ["no closes"]
     follower.opens = 10_000
     turn(signal, follower)
@@ -283,9 +283,9 @@ async def test_where_nothing_can_be_forgotten_tripwires_show_as_before() -> None
         tried.append(True)
         raise OSError
 
-    gauge, follower = gauges(), Follower(puzzled=True)
-    gauge[Metric.SHOWN] = Shown.TRIPWIRES
-    signal = make("auto", gauge, gone)
+    metrics, follower = new_metrics(), Follower(puzzled=True)
+    metrics[Metric.SHOWN] = Shown.TRIPWIRES
+    signal = make("auto", metrics, gone)
     turn(signal, follower)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signal.run)

@@ -6,7 +6,7 @@ import pytest
 
 from nopfsfs.config import MountConfig
 from nopfsfs.policy.site_rules import SiteLimits
-from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.protocol.columns import METRICS, Metric
 from nopfsfs.supervisor.source_caps import NO_WEIGHT, UNBOUNDED, SourceCaps
 
 
@@ -30,7 +30,7 @@ def test_of_two_nodes(
     option: int | None, asked: int, site: int | None, bound: bool, found: tuple[int, str | None]
 ) -> None:
     """`option` and `site` are for both nodes, a command's number for this one."""
-    own = memoryview(bytearray(8 * GAUGES)).cast("q")
+    own = memoryview(bytearray(8 * METRICS)).cast("q")
     own[Metric.BANDWIDTH_ASKED] = asked
     caps = SourceCaps(MountConfig(source="/s", mountpoint="/m", source_bandwidth=option, nodes=2), own, bound=bound)
     caps.site = SiteLimits(bandwidth=site)
@@ -54,7 +54,7 @@ def test_of_two_nodes(
 def test_users_may_be_politer_than_the_site_asks_and_only_root_less(
     asked: int, site: float, bound: bool, found: float
 ) -> None:
-    own = memoryview(bytearray(8 * GAUGES)).cast("q")
+    own = memoryview(bytearray(8 * METRICS)).cast("q")
     own[Metric.WEIGHT_ASKED] = asked
     caps = SourceCaps(MountConfig(source="/s", mountpoint="/m"), own, bound=bound)
     caps.site = SiteLimits(weight=site)

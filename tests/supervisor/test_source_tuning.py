@@ -18,9 +18,9 @@ import trio.testing
 from nopfsfs.config import MountConfig
 from nopfsfs.policy.source_base import SourceMemory
 from nopfsfs.policy.tuner import SlowdownTuner
-from nopfsfs.protocol.columns import GAUGES, SIZE_CLASSES, Metric
-from nopfsfs.protocol.source_gauges import FRACTION
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.columns import METRICS, SIZE_CLASSES, Metric
+from nopfsfs.protocol.source_metrics import FRACTION
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor import source_memory, source_tuning
 from nopfsfs.supervisor.source_caps import AUTO
 from nopfsfs.supervisor.source_tuning import Clocks, SourceTuning
@@ -46,8 +46,8 @@ class FakeStager:
     """A stager whose source answers each request after `seconds`, and that many at once."""
 
     def __init__(self, limit: int = 4) -> None:
-        self.gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
-        self.gauge[Metric.SOURCE_LIMIT] = limit
+        self.metrics = memoryview(bytearray(8 * METRICS)).cast("q")
+        self.metrics[Metric.SOURCE_LIMIT] = limit
         self.attached = True
         self.seconds = 0.01
         self.at_once = 1000
@@ -60,10 +60,10 @@ class FakeStager:
         self.looks += 1
         await self._fetch.wait()
 
-    async def command(self, order: Order, rows: Any, value: int) -> None:
-        assert order == Order.LIMITS
+    async def command(self, order: StagerCommand, rows: Any, value: int) -> None:
+        assert order == StagerCommand.LIMITS
         self.orders.append((value, bool(rows[0])))
-        self.gauge[Metric.SOURCE_LIMIT] = value
+        self.metrics[Metric.SOURCE_LIMIT] = value
 
     def fetch(self) -> None:
         self.fetching = True
@@ -72,25 +72,25 @@ class FakeStager:
 
     async def run(self) -> None:
         left = 0.0
-        gauge = self.gauge
+        metrics = self.metrics
         while True:
             if not self.fetching:
-                gauge[Metric.UNDER_WAY] = 0
+                metrics[Metric.UNDER_WAY] = 0
                 await self._fetch.wait()
             await trio.sleep(STEP_S)
-            limit = gauge[Metric.SOURCE_LIMIT]
-            gauge[Metric.UNDER_WAY] = limit
-            gauge[Metric.UNDER_WAY_NS] += int(1e9 * STEP_S * limit)
-            gauge[Metric.SLOTS_WAITED_NS] += int(1e9 * STEP_S)
+            limit = metrics[Metric.SOURCE_LIMIT]
+            metrics[Metric.UNDER_WAY] = limit
+            metrics[Metric.UNDER_WAY_NS] += int(1e9 * STEP_S * limit)
+            metrics[Metric.SLOTS_WAITED_NS] += int(1e9 * STEP_S)
             if self.stalled:
                 continue
             took = self.seconds * max(1.0, limit / self.at_once)
             left += limit * STEP_S / took
             ended, left = int(left), left % 1
             for count, log2 in ((Metric.ENDED, Metric.ENDED_LOG2), (Metric.YOUNG_ENDED, Metric.YOUNG_LOG2)):
-                gauge[count + SIZE_CLASS] += ended
-                gauge[log2 + SIZE_CLASS] += int(ended * math.log2(1e9 * took) * FRACTION)
-            gauge[Metric.ENDED_STEP] += 2 * ended
+                metrics[count + SIZE_CLASS] += ended
+                metrics[log2 + SIZE_CLASS] += int(ended * math.log2(1e9 * took) * FRACTION)
+            metrics[Metric.ENDED_STEP] += 2 * ended
 
 
 class Tuned:
@@ -101,7 +101,7 @@ class Tuned:
 
     @property
     def limit(self) -> int:
-        return self.stager.gauge[Metric.SOURCE_LIMIT]
+        return self.stager.metrics[Metric.SOURCE_LIMIT]
 
 
 @asynccontextmanager
@@ -113,8 +113,8 @@ async def tuned(
     now, wall = lambda: 1e5 + trio.current_time(), lambda: NOON + 10 + trio.current_time() - began
     clocks = Clocks(now, wall, lambda: disciplined)
     tuning = SourceTuning(
-        MountConfig(source="/s", mountpoint="/m", **config), stager.gauge,
-        own if own is not None else memoryview(bytearray(8 * GAUGES)).cast("q"), cast(Any, stager), Outages(),
+        MountConfig(source="/s", mountpoint="/m", **config), stager.metrics,
+        own if own is not None else memoryview(bytearray(8 * METRICS)).cast("q"), cast(Any, stager), Outages(),
         follow=followed.append, clocks=clocks,
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
@@ -219,14 +219,14 @@ async def test_a_stated_number_is_kept_and_a_stager_that_missed_it_gets_it_again
         await trio.sleep(3)
         assert (t.limit, t.followed) == (8, [8])
         assert t.tuning.status()["mode"] == "fixed"
-        t.stager.gauge[Metric.SOURCE_LIMIT] = 4
+        t.stager.metrics[Metric.SOURCE_LIMIT] = 4
         await trio.sleep(2)
         assert t.limit == 8
 
 
 @virtual
 async def test_a_command_keeps_a_number_holds_or_lets_the_tuner_decide_until_the_unmount() -> None:
-    own = memoryview(bytearray(8 * GAUGES)).cast("q")
+    own = memoryview(bytearray(8 * METRICS)).cast("q")
     async with tuned(FakeStager(), own=own) as t:
         await trio.sleep(2)
         assert (await t.tuning.answer({"concurrency": 7}))["limit"] == 7
@@ -256,7 +256,7 @@ async def at_rest(t: Tuned) -> int:
 
 @virtual
 async def test_a_weight_that_a_command_asks_for_moves_the_limit_and_lasts_until_the_unmount() -> None:
-    own = memoryview(bytearray(8 * GAUGES)).cast("q")
+    own = memoryview(bytearray(8 * METRICS)).cast("q")
     stager = FakeStager()
     stager.at_once = 20  # beyond, requests take longer
     async with tuned(stager, own=own) as t:
@@ -307,7 +307,7 @@ async def test_without_a_stager_nothing_is_sent_and_the_next_one_gets_the_limit(
         limit, count = t.limit, len(t.stager.orders)
         await trio.sleep(5)
         assert len(t.stager.orders) == count
-        t.stager.gauge[Metric.SOURCE_LIMIT] = 4  # as one that knows nothing
+        t.stager.metrics[Metric.SOURCE_LIMIT] = 4  # as one that knows nothing
         t.stager.attached = True
         t.stager.fetch()
         await trio.sleep(0.3)
@@ -332,7 +332,7 @@ async def test_a_fault_leaves_the_limit_and_is_said_until_it_works_again(monkeyp
 @virtual
 async def test_sums_that_are_being_changed_delay_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tries = source_tuning.read_ended, itertools.count()
-    monkeypatch.setattr(source_tuning, "read_ended", lambda gauge: None if next(tries) % 2 else real(gauge))
+    monkeypatch.setattr(source_tuning, "read_ended", lambda metrics: None if next(tries) % 2 else real(metrics))
     async with tuned(FakeStager()) as t:
         await trio.sleep(3)
         assert t.limit >= 16
@@ -375,5 +375,5 @@ def test_a_memory_that_makes_no_sense_is_refused(body: bytes) -> None:
         source_memory.decode(head + body)
 
 
-def test_what_is_asked_for_fits_the_gauge() -> None:
+def test_what_is_asked_for_fits_the_metric() -> None:
     assert np.iinfo(np.int64).min < AUTO < 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nopfsfs.protocol.columns import FIRST_SERVER, Metric, MetricBlock, ServerGauges
+from nopfsfs.protocol.columns import FIRST_SERVER, Metric, MetricBlock, ServerMetrics
 from nopfsfs.supervisor.status_record import record, served
 
 SIZE = 1000
@@ -19,34 +19,34 @@ MODES = {
 
 
 @pytest.fixture
-def gauge() -> Iterator[memoryview]:
+def metrics() -> Iterator[memoryview]:
     fd = MetricBlock.create()
     yield MetricBlock(fd, writable=True).block
     os.close(fd)
 
 
-def test_opens_that_asked_for_nothing_were_served_by_the_page_cache(gauge: memoryview) -> None:
-    gauge[Metric.OPENS], gauge[Metric.OPENED_BYTES] = 10, 10 * SIZE
-    gauge[Metric.RAM_FILES], gauge[Metric.RAM_BYTES] = 3, 3 * SIZE
-    gauge[Metric.SOURCE_FILES], gauge[Metric.SOURCE_BYTES] = 2, 2 * SIZE
-    gauge[Metric.DISK_FILES], gauge[Metric.DISK_BYTES] = 1, SIZE
-    by_tier = served(gauge)
+def test_opens_that_asked_for_nothing_were_served_by_the_page_cache(metrics: memoryview) -> None:
+    metrics[Metric.OPENS], metrics[Metric.OPENED_BYTES] = 10, 10 * SIZE
+    metrics[Metric.RAM_FILES], metrics[Metric.RAM_BYTES] = 3, 3 * SIZE
+    metrics[Metric.SOURCE_FILES], metrics[Metric.SOURCE_BYTES] = 2, 2 * SIZE
+    metrics[Metric.DISK_FILES], metrics[Metric.DISK_BYTES] = 1, SIZE
+    by_tier = served(metrics)
     assert by_tier["page_cache"] == {"files": 4, "bytes": 4 * SIZE}
     assert sum(tier["files"] for tier in by_tier.values()) == 10
     assert sum(tier["bytes"] for tier in by_tier.values()) == 10 * SIZE
 
 
-def test_files_read_twice_by_one_open_do_not_make_the_page_cache_negative(gauge: memoryview) -> None:
-    gauge[Metric.OPENS], gauge[Metric.OPENED_BYTES] = 1, SIZE
-    gauge[Metric.SOURCE_FILES], gauge[Metric.SOURCE_BYTES] = 5, 5 * SIZE
-    assert served(gauge)["page_cache"] == {"files": 0, "bytes": 0}
+def test_files_read_twice_by_one_open_do_not_make_the_page_cache_negative(metrics: memoryview) -> None:
+    metrics[Metric.OPENS], metrics[Metric.OPENED_BYTES] = 1, SIZE
+    metrics[Metric.SOURCE_FILES], metrics[Metric.SOURCE_BYTES] = 5, 5 * SIZE
+    assert served(metrics)["page_cache"] == {"files": 0, "bytes": 0}
 
 
-def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
-    gauge[Metric.OPENS], gauge[Metric.WAIT_NS] = 7, 1_500_000_000
+def test_the_record_has_what_is_promised(metrics: memoryview) -> None:
+    metrics[Metric.OPENS], metrics[Metric.WAIT_NS] = 7, 1_500_000_000
     made = record(
-        state="running", source="/s", mountpoint="/m", plan={"state": "locked"}, predicted=6, k=64, server=gauge,
-        stager=gauge, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
+        state="running", source="/s", mountpoint="/m", plan={"state": "locked"}, predicted=6, k=64, server=metrics,
+        stager=metrics, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
         page_cache={"measured": False}, modes=MODES, rates={}, recheck={}, tuning={}, seconds=1.23456,
     )  # fmt: skip
     assert made["opens"] == {"total": 7, "predicted": 6, "k": 64, "unobserved": 2, "estimated": False}
@@ -68,7 +68,7 @@ def test_what_several_servers_counted_is_added_up_and_can_be_printed() -> None:
             block[Metric.OPENS], block[Metric.RAM_FILES], block[Metric.WAIT_NS] = 10, number, 1_000_000_000
         made = record(
             state="running", source="/s", mountpoint="/m", plan={}, predicted=6, k=64,
-            server=ServerGauges(fd).total(), stager=MetricBlock(fd, writable=False).block, budget={}, used={},
+            server=ServerMetrics(fd).total(), stager=MetricBlock(fd, writable=False).block, budget={}, used={},
             processes=[], lost=0, page_cache={}, modes=MODES, rates={}, recheck={}, tuning={}, seconds=1.0,
         )  # fmt: skip
         assert json.loads(json.dumps(made)) == made

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nopfsfs.protocol.columns import GAUGES, Metric, Tier
+from nopfsfs.protocol.columns import METRICS, Metric, Tier
 from nopfsfs.tiers import kept_copies as module
 from nopfsfs.tiers.kept_copies import KeptCopies
 from nopfsfs.tiers.kept_disk import KeptDisk
@@ -53,11 +53,11 @@ class Bench:
         self.columns = SimpleNamespace(
             tier=np.full(N, Tier.RAM, np.uint8), disk=np.zeros(N, np.uint8), stale=np.zeros(N, np.uint8)
         )
-        self.gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
+        self.metrics = memoryview(bytearray(8 * METRICS)).cast("q")
         numbered = dict(enumerate(disks, 1))
         self.copies = KeptCopies(
-            numbered, self.columns, self.gauge, adopt=lambda rows, number, sums: [],  # type: ignore[arg-type]
-            tell=lambda rows, number: None, lose=lambda number: None,
+            numbered, self.columns, self.metrics, adopt=lambda rows, number, sums: [],  # type: ignore[arg-type]
+            report=lambda rows, number: None, lose=lambda number: None,
         )  # fmt: skip
 
     def settle(self) -> None:
@@ -72,22 +72,22 @@ def test_copies_on_a_disk_that_opens_late_count() -> None:
     bench.copies.opened(1)
     bench.settle()
     assert bench.copies.ready.is_set(), "a disk that is not there is not waited for"
-    assert bench.gauge[Metric.KEPT_FILES] == 1 + 3
+    assert bench.metrics[Metric.KEPT_FILES] == 1 + 3
     for _ in range(2):  # lost and opened again: then it has copies of this mount, too
         late.opened = True
         bench.copies.opened(2)
         bench.settle()
-        assert bench.gauge[Metric.KEPT_FILES] == 1 + 5
+        assert bench.metrics[Metric.KEPT_FILES] == 1 + 5
 
 
 def test_what_a_stager_before_has_counted_stays() -> None:
     disk = MadeUpDisk([1, 2, 3], 0)
     bench = Bench(disk)
-    bench.gauge[Metric.KEPT_FILES] = 1 + 2
+    bench.metrics[Metric.KEPT_FILES] = 1 + 2
     disk.opened = True
     bench.copies.opened(1)
     bench.settle()
-    assert bench.gauge[Metric.KEPT_FILES] == 1 + 2
+    assert bench.metrics[Metric.KEPT_FILES] == 1 + 2
 
 
 def test_a_disk_is_looked_at_once_for_each_spare_copy() -> None:

@@ -1,6 +1,6 @@
 """The rivals of the tuner (`policy/tuner.py`), as policies of the same interface; none is for a mount.
 
-Each is as faithful as the gauges allow: they have the sum and the mean of the durations in a time, not single ones.
+Each is as faithful as the metrics allow: they have the sum and the mean of the durations in a time, not single ones.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from nopfsfs.tiers.source import Source
 
 PARTIAL_MOST = 64  # copies that are not whole: the disk thread has a file open for each
 REFUSED_S = 30.0  # a file that finds no room on disk is not tried again for so long, unless the supervisor asks
-SWEEP = (-1, 0)  # an order of the disk thread: see to what was given up
+SWEEP = (-1, 0)  # a task of the disk thread: see to what was given up
 
 
 class LargeSetup(NamedTuple):
     """The parts that a stager needs to keep large files. `choose(size)`: a disk tier with room for so many bytes, 0 for
-    none; `work` gives the disk thread an order, (row, tier) or SWEEP."""
+    none; `work` gives the disk thread a task, (row, tier) or SWEEP."""
 
     choose: Callable[[int], int]
     work: Callable[[tuple[int, int]], None]
@@ -165,7 +165,7 @@ class BlockCopies:
             return None
         return self.begin(row, load.version, tier)
 
-    def let_go(self, load: Load) -> None:
+    def release(self, load: Load) -> None:
         """Note that a block of `keep` is written, or is not to be."""
         load.held = False
         self._pool.unpin(load.arena)
@@ -204,7 +204,7 @@ class BlockCopies:
             return 0
         copy.gone = True
         while copy.to_write:
-            self.let_go(copy.to_write.popleft())
+            self.release(copy.to_write.popleft())
         if copy.published:
             return 0
         self._partial -= 1

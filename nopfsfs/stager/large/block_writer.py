@@ -30,11 +30,11 @@ class BlockWriter:
     told of a copy that is on disk and good; `by_kernel(row)`: the kernel is to read it by itself."""
 
     def __init__(
-        self, large: LargeCopies, disks: Disks, columns: Columns, gauge: memoryview, *, usable: Callable[[int], bool],
+        self, large: LargeCopies, disks: Disks, columns: Columns, metrics: memoryview, *, usable: Callable[[int], bool],
         publish: Callable[[Event, int, int], None], failed: Callable[[int, int, OSError], None],
         unusable: Callable[[int, int], object], done: Callable[[int, int], None], by_kernel: Callable[[int], bool],
     ) -> None:  # fmt: skip
-        self._large, self._disks, self._columns, self._gauge = large, disks, columns, gauge
+        self._large, self._disks, self._columns, self._metrics = large, disks, columns, metrics
         self._usable, self._publish, self._failed, self._unusable = usable, publish, failed, unusable
         self._done, self._by_kernel = done, by_kernel
         self._buffer = memoryview(bytearray(0))
@@ -51,7 +51,7 @@ class BlockWriter:
             self._large.drop_failed(copy)
             self.remove_gone(untold=copy)
             if copy.published:
-                self._gauge[Metric.DISK_ERRORS] += 1
+                self._metrics[Metric.DISK_ERRORS] += 1
                 self._unusable(row, copy.tier)
             else:
                 self._failed(row, copy.tier, e)
@@ -152,14 +152,14 @@ class BlockWriter:
         copy.ended = True
         if self._large.publish(copy, check):
             self._close(copy)
-            self._gauge[Metric.DISK_WRITES] += 1
+            self._metrics[Metric.DISK_WRITES] += 1
             self._done(copy.row, copy.tier)
         # else it was given up, and is removed with what is gone
 
     def _end_adopted(self, copy: BlockCopy) -> None:
         if copy.digest.intdigest() != int(self._columns.check[copy.row]):
             self._large.drop(copy.row)
-            self._gauge[Metric.CORRUPT_COPIES] += 1
+            self._metrics[Metric.CORRUPT_COPIES] += 1
             self._unusable(copy.row, copy.tier)
             return
         self._large.summed_up(copy)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.large.block_copies import BlockCopies, BlockCopy
 from nopfsfs.stager.load import Load
@@ -47,13 +47,13 @@ class LargeCopies:
 
     # ---- commands -----------------------------------------------------------------------------------------
 
-    def take_order(self, order: Order, rows: list[int], value: int) -> None:
-        """Do what an order of the supervisor means for large files."""
-        if order == Order.COPY_LARGE:
+    def take_command(self, command: StagerCommand, rows: list[int], value: int) -> None:
+        """Do what a command of the supervisor means for large files."""
+        if command == StagerCommand.COPY_LARGE:
             self.copy(rows, value)
-        elif order == Order.CANCEL and not value:
+        elif command == StagerCommand.CANCEL and not value:
             self.cancel()
-        elif order == Order.OFF_DISK:
+        elif command == StagerCommand.OFF_DISK:
             self.give_up(rows, refuse=bool(value))
 
     def copy(self, rows: list[int], tier: int) -> None:
@@ -199,7 +199,7 @@ class LargeCopies:
         """Let go of a block that was written, with that checksum; None: it was not."""
         write.data.release()
         with self._acting:
-            self._copies.let_go(write.load)
+            self._copies.release(write.load)
             if check is not None:
                 self._copies.written(write.copy, write.load.start // write.copy.block, check)
                 self._ranges.on_disk(write.load)

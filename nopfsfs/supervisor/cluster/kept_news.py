@@ -20,20 +20,20 @@ _ROWS = 8 * BITS_MOST  # of one message
 
 class KeptNews:
     """The copies that node `node` has on its disks, and those of which other nodes speak. `disk` u8[n]: the column;
-    `gauge`: of the stager, which says there when it has published what was kept; `mounted()` returns when all ranks
+    `metrics`: of the stager, which says there when it has published what was kept; `mounted()` returns when all ranks
     have mounted."""
 
     def __init__(
-        self, node: int, disk: NDArray[np.uint8], gauge: memoryview, mounted: Callable[[], Awaitable[None]]
+        self, node: int, disk: NDArray[np.uint8], metrics: memoryview, mounted: Callable[[], Awaitable[None]]
     ) -> None:
-        self._node, self._disk, self._gauge, self._mounted = node, disk, gauge, mounted
+        self._node, self._disk, self._metrics, self._mounted = node, disk, metrics, mounted
         self.copies = CopiesByNode.none(len(disk))
 
-    async def say(self, send: Callable[[CopiesKept], Awaitable[None]]) -> None:
+    async def send_due(self, send: Callable[[CopiesKept], Awaitable[None]]) -> None:
         """Tell all other nodes what is on the disks here, when that is known and they listen."""
         await self._mounted()
         with trio.move_on_after(KNOWN_S):
-            while not self._gauge[Metric.KEPT_FILES]:  # noqa: ASYNC110 another process finds out
+            while not self._metrics[Metric.KEPT_FILES]:  # noqa: ASYNC110 another process finds out
                 await trio.sleep(LOOK_S)
         disk = self._disk.copy()
         for tier in np.unique(disk[disk > 0]).tolist():

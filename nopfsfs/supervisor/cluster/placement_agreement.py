@@ -184,7 +184,7 @@ class PlacementAgreement:
 
     async def _run(self) -> None:
         policy, tiers = self._loop.policy, self._config.disks
-        await self._kept.say(self._send)
+        await self._kept.send_due(self._send)
         there = self._kept.bytes_here(self._charges, len(tiers))
         disks = await trio.to_thread.run_sync(disk_rooms, tiers, there, abandon_on_cancel=True)
         own = self._rooms[self.node] = messages.NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
@@ -375,7 +375,7 @@ class PlacementAgreement:
         self._homes_here = int(np.count_nonzero(cluster.home == self.node))
         away = np.isin(cluster.home, list(self._left)) if self._left else np.zeros(len(cluster.home), np.bool_)
         self._holder[cluster.home == self.node] = HOME_HERE
-        furthest = self._loop.furthest(FURTHEST_LOOKED_AT)
+        furthest = self._loop.last_used_first(FURTHEST_LOOKED_AT)
         foreign = self._foreign(furthest, (cluster.home != NOBODY) & (cluster.home != self.node) & ~away)
         self._holder[foreign] = cluster.home[foreign] + np.uint16(1)  # nobody is asked for these: they are here
         self._handover.offer(foreign.tolist())  # before they leave memory here

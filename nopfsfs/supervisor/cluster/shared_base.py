@@ -25,7 +25,7 @@ SENDING_S = 10.0  # what the peer process does not take by then is not said
 
 
 class SharedBase:
-    """The part of this node. `leader()`: the node that leads. `tell` and `update` belong to the tuner of this node."""
+    """The part of this node. `leader()`: the node that leads. `share` and `update` belong to the tuner of this node."""
 
     def __init__(self, node: int, send: Send, leader: Callable[[], int]) -> None:
         self._node, self._send, self._leader = node, send, leader
@@ -35,7 +35,7 @@ class SharedBase:
         self._own_at = 0.0
         self._agreed: SourceMemory | None = None
 
-    def tell(self, own: SourceMemory) -> None:
+    def share(self, own: SourceMemory) -> None:
         """Note what a drain of this node has shown, if anything."""
         self._own, self._own_at = own if any(own.evidence) else None, trio.current_time()
 

@@ -52,7 +52,7 @@ LENGTH = 14 + BUCKETS
 
 
 def counts(server: npt.NDArray[np.int64], stager: npt.NDArray[np.int64], predicted: int) -> Counts:
-    """The vector, from the counters of servers and stager, i64[GAUGES] each, and the opens that were foreseen."""
+    """The vector, from the counters of servers and stager, i64[METRICS] each, and the opens that were foreseen."""
     return np.concatenate([server[_OF_SERVERS], stager[_OF_STAGER], [predicted]]).astype(np.float64)
 
 

@@ -18,7 +18,7 @@ from nopfsfs.protocol.columns import (
     Tier,
 )  # fmt: skip
 from nopfsfs.protocol.durations import BUCKETS
-from nopfsfs.protocol.source_gauges import SIZE_NAMES
+from nopfsfs.protocol.source_metrics import SIZE_NAMES
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
 from nopfsfs.supervisor.status_record import served
@@ -50,8 +50,8 @@ class Figures:
 
     def now(self, state: str) -> dict[str, Any]:
         """The figures. Bytes, seconds; sums since the mount began. `state`: of the mount."""
-        stager, signal = self._memory.stager_gauge, self._signal
-        server = signal.estimate(self._memory.server_gauges.total())
+        stager, signal = self._memory.stager_metrics, self._signal
+        server = signal.estimate(self._memory.server_metrics.total())
         plan, _ = self._loop.plan_status(self._config)
         peers, processes = self._parts.peers(), self._observer.processes()
         return {

@@ -45,8 +45,8 @@ class Observer:
         self._memory, self._loop, self._signal, self._budget = parts.memory, parts.loop, parts.signal, parts.budget
         self._tuning = parts.tuning
         self._processes, self._files = parts.processes, parts.index.n - parts.index.n_dirs
-        self._stager = np.frombuffer(parts.memory.stager_gauge, np.int64)
-        self._expected = SourceExpectation(parts.memory.stager_gauge)
+        self._stager = np.frombuffer(parts.memory.stager_metrics, np.int64)
+        self._expected = SourceExpectation(parts.memory.stager_metrics)
         now = time.monotonic()
         first = self._counts()
         self.epochs = EpochRecords(first)
@@ -97,7 +97,7 @@ class Observer:
             self._row_before, self._row_at = found, now
 
     def _counts(self) -> Counts:
-        server = self._signal.estimate(self._memory.server_gauges.total())
+        server = self._signal.estimate(self._memory.server_metrics.total())
         return counts(server, self._stager, self._signal.predicted)
 
     def _label(self, status: PlanStatus) -> EpochLabel:
@@ -110,7 +110,7 @@ class Observer:
 
     def _begun(self) -> float:
         """Opens of the present epoch so far: those that the plan has seen, and those that are yet to be looked at."""
-        follower, server = self._loop.follower, self._memory.server_gauges.total()
+        follower, server = self._loop.follower, self._memory.server_metrics.total()
         seen = follower.epoch_opens if follower is not None else 0.0
         waiting = int(server[Metric.OPENS] + server[Metric.TRIPWIRES]) - self._loop.observed
         waiting = max(0, min(waiting, self._loop.pending))
@@ -131,7 +131,7 @@ class Observer:
         if follower is not None:
             ahead = self._loop.policy.fetches.ahead_of(follower.position)
             lead = self._reading.observe(now, follower.generation, follower.position, ahead)
-        self._memory.gauge[Metric.LEAD_MS] = -1 if lead is None else round(1e3 * min(lead, LEAD_MOST_S))
+        self._memory.metrics[Metric.LEAD_MS] = -1 if lead is None else round(1e3 * min(lead, LEAD_MOST_S))
         self.lead_s = lead if lead is not None and lead < LEAD_SHOWN_S else None
 
     def _row(self, found: Counts, now: float, status: PlanStatus, rows: int) -> Row:

@@ -17,22 +17,22 @@ from nopfsfs.protocol.columns import Metric
 
 KEPT = 0.8  # of what was counted before, for each further row: some five seconds count
 
-Gauge = NDArray[np.int64] | Sequence[int] | memoryview  # by Metric
+MetricValues = NDArray[np.int64] | Sequence[int] | memoryview  # by Metric
 
 
 class SourceExpectation:
-    """Sees the gauges of the stager once for each row. `gauge` is read only."""
+    """Sees the metrics of the stager once for each row. `metrics` is read only."""
 
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
+    def __init__(self, metrics: MetricValues) -> None:
+        self._metrics = metrics
         self._bytes = self._request_ns = 0.0  # of the last seconds in which the source was read
         self._before = self._counted()
 
     def _counted(self) -> tuple[int, int, int]:
         """Bytes that were read, the integral of the requests under way, and the time in which a slot was waited for."""
-        gauge = self._gauge
+        metrics = self._metrics
         names = (Metric.SOURCE_READ_BYTES, Metric.UNDER_WAY_NS, Metric.SLOTS_WAITED_NS)
-        return tuple(int(gauge[name]) for name in names)  # type: ignore[return-value]
+        return tuple(int(metrics[name]) for name in names)  # type: ignore[return-value]
 
     def observe(self, seconds: float) -> float:
         """Take in what was counted since the last call, `seconds` ago; return the share of that time, 0 to 1, in which

@@ -29,12 +29,12 @@ class StatusReport:
         processes: list[dict[str, Any]] = [{"role": "supervisor", "pid": os.getpid(), "running": True}]
         processes += [{"role": c.role, "pid": c.pid, "running": c.running} for c in parts.children()]
         plan, k = loop.plan_status(parts.config)
-        counted = parts.memory.server_gauges.total()
+        counted = parts.memory.server_metrics.total()
         opens = int(counted[Metric.OPENS] + counted[Metric.TRIPWIRES])
         return record(
             state=state, source=parts.config.source, mountpoint=parts.config.mountpoint, plan=plan, k=k,
             predicted=signal.predicted, estimated=signal.estimated, server=signal.estimate(counted),
-            stager=parts.memory.stager_gauge,
+            stager=parts.memory.stager_metrics,
             budget={"total": parts.budget.allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=parts.budget.used(loop.policy.pages_used), processes=processes if state != "ended" else [],
             lost=max(0, opens - loop.pending - loop.observed), page_cache=loop.audit.status(),

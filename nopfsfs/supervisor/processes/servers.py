@@ -23,7 +23,7 @@ from nopfsfs.fuse.connection import KernelSession, Redelivery, resend
 from nopfsfs.fuse.taken_requests import LeftBlock, given_blocks
 from nopfsfs.protocol import supervisor_server as messages
 from nopfsfs.protocol.codec import Message, ProtocolError, encode
-from nopfsfs.protocol.columns import OTHER_VERSION, ServerGauges
+from nopfsfs.protocol.columns import OTHER_VERSION, ServerMetrics
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
 from nopfsfs.supervisor.processes.left_requests import LeftRequests
 from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
@@ -120,7 +120,7 @@ class ServerHandle:
                     self._pool.pass_on(message, self)
 
     def ping(self) -> bool:
-        return self.say(messages.Ping())  # it also learns by it that there is a supervisor
+        return self.send(messages.Ping())  # it also learns by it that there is a supervisor
 
     async def contain(self, child: Child) -> bool:
         """Have what the server had taken delivered again, unless that is not to be had, or the mount ends."""
@@ -132,7 +132,7 @@ class ServerHandle:
 
     # ---- what it is told ----------------------------------------------------------------------------------
 
-    def say(self, message: Message, *fds: int) -> bool:
+    def send(self, message: Message, *fds: int) -> bool:
         """Send a message, with descriptors; return False where the server does not take it."""
         if self._end is None:
             return False
@@ -143,11 +143,11 @@ class ServerHandle:
         return True
 
     def know_stager(self, link: socket.socket, number: int, *arena: int) -> bool:
-        """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `say`."""
+        """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `send`."""
         self._forget_link()
         self._link = socket.socket(fileno=os.dup(link.fileno()))
         self._meetings += 1
-        return self.say(messages.MeetStager(self._meetings, number), link.fileno(), *arena)
+        return self.send(messages.MeetStager(self._meetings, number), link.fileno(), *arena)
 
     async def drain(self, stager: socket.socket, number: int, arena: int | None) -> bool:
         """Give it a new stager's socket, and wait until it reads nothing that the stager before had named. False: it is
@@ -195,7 +195,7 @@ class ServerPool:
         given: dict[str, int], tell_stager: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
         outages: Outages,
     ) -> None:  # fmt: skip
-        gauges, numbers = ServerGauges(fds["gauges"]), range(first, first + len(rings))
+        metrics, numbers = ServerMetrics(fds["gauges"]), range(first, first + len(rings))
         self._config, self._fds, self._session, self._first = config, fds, session, first
         self._given = given
         self._rings = dict(zip(numbers, rings, strict=True))
@@ -206,7 +206,7 @@ class ServerPool:
         self.over = trio.Event()
         self.failed = False
         self._left = self._left_requests() if self.redelivery is Redelivery.RECORDS else None
-        self._servers = [ServerHandle(self, number, partial(gauges.done, number), outages) for number in numbers]
+        self._servers = [ServerHandle(self, number, partial(metrics.done, number), outages) for number in numbers]
 
     def _left_requests(self) -> LeftRequests:
         taken = self._fds["taken"]
@@ -272,7 +272,7 @@ class ServerPool:
             for server in self._servers:
                 server.process.stopping = True
                 if (child := server.process.living) is not None:
-                    server.say(messages.End())
+                    server.send(messages.End())
                     nursery.start_soon(child.end, limit_s)
 
     def abandon(self) -> None:
@@ -303,7 +303,7 @@ class ServerPool:
         """A request was interrupted that the sender has not taken: another server has."""
         for server in self._servers:
             if server is not sender:
-                server.say(interrupt)
+                server.send(interrupt)
 
     def goes_on_without(self, server: ServerHandle, child: Child) -> bool:
         """A server is gone. True: another is to take its place, and what it had taken comes to another."""
@@ -364,7 +364,7 @@ class ServerPool:
             return
         living = {s.block: s for s in self._servers if s.process.living is not None and s.process.living.running}
         for block, heir in self._left.hand_out(list(living)):
-            living[heir].say(messages.TakeOver(block))  # one that does not hear it is dying: then there is another heir
+            living[heir].send(messages.TakeOver(block))  # one that does not take it is dying: then there is another
 
     def taken_over(self, block: int) -> None:
         """A server has taken over what was in a block."""

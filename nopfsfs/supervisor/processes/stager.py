@@ -18,7 +18,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse import handles, mount_table
 from nopfsfs.protocol.columns import LAYOUT, Metric, MetricBlock
-from nopfsfs.protocol.supervisor_stager import Order
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.processes.peer import PeerHandle
@@ -51,7 +51,7 @@ class StagerHandle:
         self._servers, self._loop, self._commands = servers, loop, commands
         self._pass_from, self._peer = pass_from, peer
         self._arenas, self._minor, self._lanes = arenas, minor, lanes
-        self._gauge = MetricBlock(fds["gauges"], writable=False).block
+        self._metrics = MetricBlock(fds["gauges"], writable=False).block
         self._mounted = True  # the mountpoint is there
         self.pulse = Pulse()
         self.process = SupervisedProcess(self, servers.starting, outages, changed)
@@ -98,7 +98,7 @@ class StagerHandle:
         return True
 
     def work_done(self) -> int:
-        return int(self._gauge[Metric.STAGED_FILES] + self._gauge[Metric.PUSHES_DONE])
+        return int(self._metrics[Metric.STAGED_FILES] + self._metrics[Metric.PUSHES_DONE])
 
     # ---- its start ----------------------------------------------------------------------------------------
 
@@ -149,10 +149,10 @@ class StagerHandle:
 
     # ---- the end ------------------------------------------------------------------------------------------
 
-    async def let_go(self) -> None:
+    async def leave_mount(self) -> None:
         """The mountpoint is gone: see that the stager's copy of the mount goes, too, which keeps the mount alive."""
         self._mounted = False
-        await self._commands.command(Order.QUIESCE)
+        await self._commands.command(StagerCommand.QUIESCE)
         if self.process.living is None:
             return
         with trio.move_on_after(BEGIN_S):  # one that has just been started
@@ -173,5 +173,5 @@ class StagerHandle:
         """Let the stager end by itself, within the limit."""
         self.process.stopping = True
         if (stager := self.process.living) is not None:
-            await self._commands.command(Order.STOP)
+            await self._commands.command(StagerCommand.STOP)
             await stager.end(limit_s)

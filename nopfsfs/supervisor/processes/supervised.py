@@ -64,13 +64,13 @@ class Child:
         self.running = False
         return int(self._process.returncode)
 
-    async def gone(self) -> None:
+    async def ended_or_asleep(self) -> None:
         """Wait until the process has ended, or is asleep."""
         await first_of(self.ended, self._asleep.wait)
 
     async def unless_gone(self, step: Callable[[], Awaitable[object]]) -> None:
         """Wait for `step`, at most until the process is gone."""
-        await first_of(step, self.gone)
+        await first_of(step, self.ended_or_asleep)
 
     async def within(self, event: trio.Event, limit_s: float) -> bool:
         """Wait until the event comes, at most until the process is gone or the limit. True: the event has come."""
@@ -260,7 +260,7 @@ class SupervisedProcess:
             nursery.start_soon(self._end_when_it_hangs, child)
             if self._plain:
                 nursery.start_soon(self._introduce_when_it_lives, child)
-            await child.gone()
+            await child.ended_or_asleep()
             nursery.cancel_scope.cancel()
 
     async def _introduce_when_it_lives(self, child: Child) -> None:

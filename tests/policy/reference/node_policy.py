@@ -19,11 +19,12 @@ import numpy.typing as npt
 
 from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import CommandList, Do
+from nopfsfs.policy.command_list import CommandList
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.large_reads import LargeReads
 from nopfsfs.policy.pending_reads import PendingReads
 from nopfsfs.policy.stream_scan import SCAN, scan
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.reference.open_files import OpenFiles
 from tests.policy.reference.passing import Passing
 from tests.policy.reference.push_scheduler import Paged, PushScheduler
@@ -264,7 +265,7 @@ class NodePolicy:
         if self._charge[row] > self.split.whole_limit:
             behind = self._large.read(row, end)
             if behind:
-                self._order(Do.DROP, row, behind)
+                self._order(StagerCommand.DROP, row, behind)
         elif self.window.read(row):
             self.evictions_read += 1
             self._anew.add(row)
@@ -282,7 +283,7 @@ class NodePolicy:
     def _closed(self, row: int) -> None:
         """Handle that all readers have closed the row."""
         if self._large.closed(row):
-            self._order(Do.DROP, row)
+            self._order(StagerCommand.DROP, row)
         if self._paged_of[row] != _NONE:
             self._awaited.read_done(row)  # else the row was opened, but not read
         self.window.closed(row)
@@ -301,7 +302,7 @@ class NodePolicy:
 
     def restart(self, position: int) -> None:
         """Follow a changed plan: cancel queued fetches and scan the stream anew from `position`."""
-        self._order_all(Do.CANCEL, [])
+        self._order_all(StagerCommand.CANCEL, [])
         self._fetch_at = self._push_at = position
         self._anew.clear()
         self._awaited.restart()
@@ -353,7 +354,7 @@ class NodePolicy:
             self._await(row, first + at)
             batch.append(row)
         if batch:
-            self._order_all(Do.FETCH, batch)
+            self._order_all(StagerCommand.FETCH, batch)
         return dealt
 
     def _await(self, row: int, position: int) -> None:
@@ -406,10 +407,10 @@ class NodePolicy:
             window.push(row, first + at)
             batch.append(row)
         if batch:
-            self._order_all(Do.PUSH, batch)
+            self._order_all(StagerCommand.PUSH, batch)
         return dealt
 
-    def orders(self) -> list[tuple[Do, list[int], int]]:
+    def orders(self) -> list[tuple[StagerCommand, list[int], int]]:
         """Return the commands to send now, in sequence: (kind, rows, value)."""
         for row in self._open.forget():
             self._closed(row)
@@ -456,7 +457,7 @@ class NodePolicy:
                 batch.append(row)
             del pulls[row]
         if batch:
-            self._order_all(Do.FETCH, batch)
+            self._order_all(StagerCommand.FETCH, batch)
 
     # ---- placement ----------------------------------------------------------------------------------------
 
@@ -510,7 +511,7 @@ class NodePolicy:
         rows = self.homes.apply_placement(local, (self._size > 0) & (self._size <= self.split.whole_limit))
         for row in self.homes.overflow():
             if self._is_on_disk[row] or self._is_writing[row]:
-                self._order(Do.OFF_DISK, row)
+                self._order(StagerCommand.OFF_DISK, row)
             else:
                 self.homes.leave_disk(row, _STREAM, empty=True)
         for row in rows[self._staged[rows] | self._fetching[rows]].tolist():
@@ -589,7 +590,7 @@ class NodePolicy:
         there = self._is_on_disk[row] or self._is_writing[row] or self._is_evicting[row] or not self._is_staged[row]
         if self._home_of[row] == _DISK and not there:
             self._is_writing[row] = True
-            self._order(Do.TO_DISK, row, self.homes.tier(row))
+            self._order(StagerCommand.TO_DISK, row, self.homes.tier(row))
 
     def _leave_disk(self, row: int, home: Home) -> None:
         """Record that the row is not on disk. Its room there is free again, unless it could not be written."""
@@ -605,7 +606,7 @@ class NodePolicy:
         if row in self._read or row in self.passing:
             return
         self._is_evicting[row] = True
-        self._order(Do.EVICT, row)
+        self._order(StagerCommand.EVICT, row)
 
     def _look_at_all(self) -> None:
         self._arrived.extend(np.flatnonzero(self._streaming & self._staged).tolist())
@@ -635,6 +636,6 @@ class NodePolicy:
 
     def _drop(self, rows: list[int]) -> None:
         if rows:
-            self._order_all(Do.DROP, rows)
+            self._order_all(StagerCommand.DROP, rows)
             # A row whose pages were to serve its next read is fetched for that read, if the scan is past it.
             self._anew.update(row for row in rows if self._home_of[row] != _RAM)

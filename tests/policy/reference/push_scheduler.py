@@ -238,7 +238,7 @@ class PushScheduler:
         that. Their room is free when they are reported dropped."""
         rows: list[int] = []
         while self.used - self._leaving_bytes + DROP_AHEAD * size > self._limit:
-            row = self.behind.furthest(position)
+            row = self.behind.pop_last_used(position)
             if row is None:
                 break
             if self._droppable(row):

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.residency import Copy, Hold
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.reference.node_policy import NodePolicy as Reference
 
 OTHER_NAMES = {
@@ -32,7 +32,7 @@ ARRAYS = {
     "_staged": Copy.STAGED, "_fetching": Copy.FETCHING, "_evicting": Copy.EVICTING, "_streaming": Copy.STREAM,
     "_on_disk": Copy.ON_DISK, "_backed": Copy.KERNEL_READS, "may_pass": Copy.MAY_PASS,
 }  # fmt: skip
-Commands = list[tuple[Do, list[int], int]]
+Commands = list[tuple[StagerCommand, list[int], int]]
 
 
 class Twin(NodePolicy):
@@ -88,11 +88,11 @@ class Twin(NodePolicy):
     def _compare(self, new: Commands, old: Commands) -> None:
         """The same commands in the same order; evictions may stand elsewhere among them."""
         one, other = ([(do, row, value) for do, rows, value in all_ for row in rows or [-1]] for all_ in (new, old))
-        assert [command for command in one if command[0] != Do.EVICT] == [
-            command for command in other if command[0] != Do.EVICT
+        assert [command for command in one if command[0] != StagerCommand.EVICT] == [
+            command for command in other if command[0] != StagerCommand.EVICT
         ]
-        evictions = Counter(row for do, row, _ in one if do == Do.EVICT)
-        evictions.subtract(row for do, row, _ in other if do == Do.EVICT)
+        evictions = Counter(row for do, row, _ in one if do == StagerCommand.EVICT)
+        evictions.subtract(row for do, row, _ in other if do == StagerCommand.EVICT)
         assert all(count == (row in self._extra) for row, count in evictions.items() if count or row in self._extra)
         self._extra.clear()
 

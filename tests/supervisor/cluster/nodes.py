@@ -39,7 +39,7 @@ class Loop:
     def fetch_ahead(self) -> None:
         self.holds_back = False
 
-    def furthest(self, count: int) -> Rows:
+    def last_used_first(self, count: int) -> Rows:
         return self.policy.held()
 
 
@@ -67,15 +67,15 @@ class Node:
         disk = np.zeros(index.n, np.uint8)
         for tier, rows in (kept or {}).items():
             disk[list(rows)] = tier
-        self.gauge = np.zeros(256, np.int64)
-        self.gauge[Metric.KEPT_FILES] = 1 + np.count_nonzero(disk)
+        self.metrics = np.zeros(256, np.int64)
+        self.metrics[Metric.KEPT_FILES] = 1 + np.count_nonzero(disk)
         self.mounted = trio.Event()
         self.mounted.set()
         self._events, events = trio.open_memory_channel[ClusterEvent](math.inf)
         self.agreement = PlacementAgreement(
             self.config, self.loop, index, self.handover, events,  # type: ignore[arg-type]
             charges=self.charges, holder=self.holder, send=self._send,
-            kept=KeptNews(number, disk, self.gauge.data, lambda: self.mounted.wait()),
+            kept=KeptNews(number, disk, self.metrics.data, lambda: self.mounted.wait()),
         )  # fmt: skip
 
     async def _send(self, node: int, message: Message) -> None:

@@ -11,12 +11,12 @@ import trio.testing
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.between_supervisors import CopiesOffered, CopiesTaken, from_cluster
 from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE
+from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.cluster import copy_handover as module
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from tests.asynchronous import in_trio
@@ -59,12 +59,12 @@ class Stager:
         while True:
             for do, rows, _ in self.node.loop.policy.take_commands():
                 for row in rows:
-                    if do == Do.FETCH:
+                    if do == StagerCommand.FETCH:
                         holder = int(self.node.holder[row])
                         there = 0 < holder < HOME_HERE and row in self.all[holder - 1].staged
                         (self.of_peers if there else self.of_source).append(row)
                         self._stage(row)
-                    elif do == Do.EVICT:
+                    elif do == StagerCommand.EVICT:
                         self.staged.discard(row)
                         self.node.loop.policy.evicted(row)
             await trio.sleep(0.002)
@@ -217,7 +217,7 @@ async def test_what_is_here_or_does_not_live_here_is_not_taken() -> None:
     one.receive(2, "have", [0, 1, 5, 1])
     assert one.holder[1] == 3
     assert await one.step() == [(2, "took", [0, 5])], "the third when it has come"
-    assert one.policy.take_commands() == [(Do.FETCH, [1], 0)]
+    assert one.policy.take_commands() == [(StagerCommand.FETCH, [1], 0)]
     one.receive(0, "have", [1])
     assert await one.step() == [(0, "took", [1])], "from one of them"
     one.handover.written(1)
@@ -235,7 +235,7 @@ async def test_what_was_cancelled_is_taken_all_the_same() -> None:
     one.policy.take_commands()
     one.policy.fetch_failed(1, cancelled=True)
     assert await one.step() == []
-    assert one.policy.take_commands() == [(Do.FETCH, [1], 0)]
+    assert one.policy.take_commands() == [(StagerCommand.FETCH, [1], 0)]
     one.handover.left(2)
     assert one.holder[1] == HOME_HERE
 

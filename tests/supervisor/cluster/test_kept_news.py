@@ -97,12 +97,12 @@ async def test_a_stager_that_looks_for_long_is_waited_for_a_while(
     nodes = list(bus.all.values())
     monkeypatch.setattr(module, "KNOWN_S", 0.15)
     for node in (nodes[0], nodes[2]):
-        node.gauge[Metric.KEPT_FILES] = 0
+        node.metrics[Metric.KEPT_FILES] = 0
     async with running(*nodes) as nursery:
 
         async def is_found() -> None:
             await trio.sleep(0.05)
-            nodes[2].gauge[Metric.KEPT_FILES] = 1
+            nodes[2].metrics[Metric.KEPT_FILES] = 1
 
         nursery.start_soon(is_found)
         await placed(1, *nodes)
@@ -166,9 +166,9 @@ def test_many_rows_travel_in_several_messages() -> None:
     rng = np.random.default_rng(3)
     disk = rng.choice(np.array([0, 0, 1, 2], np.uint8), n)
     disk[70_000:140_000] = 0
-    gauge = np.ones(256, np.int64)
+    metrics = np.ones(256, np.int64)
     there, here = (
-        module.KeptNews(node, column, gauge.data, trio.lowlevel.checkpoint)
+        module.KeptNews(node, column, metrics.data, trio.lowlevel.checkpoint)
         for node, column in ((3, disk), (0, np.zeros(n, np.uint8)))
     )
     said: list[CopiesKept] = []
@@ -176,7 +176,7 @@ def test_many_rows_travel_in_several_messages() -> None:
     async def send(message: CopiesKept) -> None:
         said.append(message)
 
-    trio.run(there.say, send)
+    trio.run(there.send_due, send)
     for message in said:
         assert len(encode(message)) < 10_000
         here.receive(3, message)

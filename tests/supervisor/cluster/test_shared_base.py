@@ -63,14 +63,14 @@ class Job:
 async def test_all_go_by_the_median_of_what_all_have_found() -> None:
     job = Job(3)
     for node, seconds in zip(job.nodes, (0.02, 0.03, 0.5), strict=True):
-        node.tell(memory(seconds))
+        node.share(memory(seconds))
     assert await job.look() == pytest.approx([0.03] * 3)
 
 
 @in_trio
 async def test_a_node_that_has_found_nothing_yet_goes_by_the_others() -> None:
     job = Job(3)
-    job.nodes[2].tell(memory(0.04))
+    job.nodes[2].share(memory(0.04))
     assert await job.look() == pytest.approx([0.04] * 3)
 
 
@@ -78,12 +78,12 @@ async def test_a_node_that_has_found_nothing_yet_goes_by_the_others() -> None:
 async def test_nothing_is_said_twice() -> None:
     job = Job(3)
     for node in job.nodes:
-        node.tell(memory(0.02))
+        node.share(memory(0.02))
     await job.look()
     assert sorted(job.sent) == [(0, ALL_OTHERS, "SourceAgreed"), (1, 0, "SourceSeen"), (2, 0, "SourceSeen")]
     await job.look()
     assert len(job.sent) == 3
-    job.nodes[1].tell(memory(0.021))
+    job.nodes[1].share(memory(0.021))
     await job.look()
     assert len(job.sent) <= 5
 
@@ -91,7 +91,7 @@ async def test_nothing_is_said_twice() -> None:
 @in_trio
 async def test_without_others_nobody_is_told_anything() -> None:
     job = Job(1)
-    job.nodes[0].tell(memory(0.02))
+    job.nodes[0].share(memory(0.02))
     assert await job.look() == [None]
     assert job.sent == []
 
@@ -100,11 +100,11 @@ async def test_without_others_nobody_is_told_anything() -> None:
 async def test_when_the_leader_leaves_the_next_one_agrees_with_those_that_are_left() -> None:
     job = Job(3)
     for node in job.nodes:
-        node.tell(memory(0.02))
+        node.share(memory(0.02))
     await job.look()
     job.leader = 1
     job.nodes[1].left(0)
-    job.nodes[2].tell(memory(0.05, 90))
+    job.nodes[2].share(memory(0.05, 90))
     await job.look()
     assert [base_of(tuner) for tuner in job.tuners[1:]] == pytest.approx([0.05] * 2)
 
@@ -112,11 +112,11 @@ async def test_when_the_leader_leaves_the_next_one_agrees_with_those_that_are_le
 def test_a_node_that_reads_no_more_does_not_hold_the_others_to_what_it_knew() -> None:
     async def main() -> None:
         job = Job(3)
-        job.nodes[2].tell(memory(0.02, 120))
+        job.nodes[2].share(memory(0.02, 120))
         await job.look()
         await trio.sleep(KNOWN_S + 1)
-        job.nodes[0].tell(memory(0.2, 10))
-        job.nodes[1].tell(memory(0.2, 10))
+        job.nodes[0].share(memory(0.2, 10))
+        job.nodes[1].share(memory(0.2, 10))
         assert await job.look() == pytest.approx([0.2] * 3)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
@@ -141,7 +141,7 @@ def _payload(seconds: float) -> FoundOfSource:
 @in_trio
 async def test_what_others_have_said_is_not_said_again() -> None:
     job = Job(2)
-    job.nodes[1].tell(memory(0.02, 100))
+    job.nodes[1].share(memory(0.02, 100))
     await job.look()
     assert max(job.tuners[0].memory.evidence) == 100
     assert max(job.tuners[0].base.found_here.evidence) == 0

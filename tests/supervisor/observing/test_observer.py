@@ -17,7 +17,7 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Metric, MetricBlock, ServerGauges
+from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Metric, MetricBlock, ServerMetrics
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor.event_loop import EventLoop
@@ -42,22 +42,22 @@ class Job:
 
     def __init__(self, fds: list[int], signal: str) -> None:
         server = MetricBlock(fds[1], FIRST_SERVER, writable=True).block
-        gauge = MetricBlock(fds[1], SUPERVISOR, writable=True).block
+        metrics = MetricBlock(fds[1], SUPERVISOR, writable=True).block
         self.counters, self.ring = server, Ring(fds[2], writable=True)
         self.tripwires = Tripwires(0, FILES)
-        self.signal = ProgressSignal(signal, self.tripwires, np.full(FILES, SIZE), gauge)
+        self.signal = ProgressSignal(signal, self.tripwires, np.full(FILES, SIZE), metrics)
         policy = NodePolicy(np.full(FILES, SIZE), np.zeros(FILES, np.uint8), SPLIT, [])
         self.loop = EventLoop(
             ServerRings([Ring(fds[2], writable=False)]), Ring(fds[0], writable=False), policy,
-            np.zeros(FILES, np.uint8), gauge, StagerSocket(), Outages(), self.signal,
+            np.zeros(FILES, np.uint8), metrics, StagerSocket(), Outages(), self.signal,
         )  # fmt: skip
         rows = np.arange(FILES, dtype=np.int64)
         self.follower = Follower([DataSet(0, "train", (FileOrder(("sorted_files",), rows),))], SEED, "distributed")
         self.loop.follow(self.follower)
         self.follower.settle()
         memory = SimpleNamespace(
-            server_gauges=ServerGauges(fds[1]), stager_gauge=MetricBlock(fds[1], writable=False).block,
-            gauge=MetricBlock(fds[1], SUPERVISOR, writable=True).block,
+            server_metrics=ServerMetrics(fds[1]), stager_metrics=MetricBlock(fds[1], writable=False).block,
+            metrics=MetricBlock(fds[1], SUPERVISOR, writable=True).block,
         )
         budget = SimpleNamespace(used=lambda pages: {"page_cache": pages, "ram": 5, "disk": 0})
         self.observer = Observer(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.protocol.columns import METRICS, Metric
 from nopfsfs.supervisor.observing.source_expectation import SourceExpectation
 
 
@@ -14,15 +14,15 @@ class Seen:
     """A stager whose requests bring `size` bytes after `seconds` each."""
 
     def __init__(self) -> None:
-        self.gauge = [0] * GAUGES
-        self.expected = SourceExpectation(self.gauge)
+        self.metrics = [0] * METRICS
+        self.expected = SourceExpectation(self.metrics)
 
     def read(self, under_way: float, size: int, seconds: float, waited: float = 0.0, rows: int = 10) -> float:
         """Some rows of a second each, with so many requests under way; returns the share that a slot was waited for."""
         for _ in range(rows):
-            self.gauge[Metric.UNDER_WAY_NS] += int(1e9 * under_way)
-            self.gauge[Metric.SOURCE_READ_BYTES] += int(size * under_way / seconds)
-            self.gauge[Metric.SLOTS_WAITED_NS] += int(1e9 * waited)
+            self.metrics[Metric.UNDER_WAY_NS] += int(1e9 * under_way)
+            self.metrics[Metric.SOURCE_READ_BYTES] += int(size * under_way / seconds)
+            self.metrics[Metric.SLOTS_WAITED_NS] += int(1e9 * waited)
             share = self.expected.observe(1.0)
         return share
 
@@ -59,7 +59,7 @@ def test_before_the_first_read_and_without_a_limit_nothing_is_known() -> None:
 def test_a_stager_that_begins_anew_and_a_late_count_leave_figures_that_can_be() -> None:
     seen = Seen()
     seen.read(4, 1000, 0.1)
-    seen.gauge[Metric.UNDER_WAY_NS] = seen.gauge[Metric.SLOTS_WAITED_NS] = 0
+    seen.metrics[Metric.UNDER_WAY_NS] = seen.metrics[Metric.SLOTS_WAITED_NS] = 0
     assert seen.expected.observe(1.0) == 0.0
-    seen.gauge[Metric.SLOTS_WAITED_NS] = 30_000_000_000
+    seen.metrics[Metric.SLOTS_WAITED_NS] = 30_000_000_000
     assert seen.expected.observe(1.0) == 1.0

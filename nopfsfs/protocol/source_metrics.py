@@ -1,4 +1,4 @@
-"""Gauges of the requests at the source: the stager counts, the supervisor reads.
+"""Metrics of the requests at the source: the stager counts, the supervisor reads.
 
 Counts and durations lie in sums that have to agree with each other. The stager makes `ENDED_STEP` odd while it changes
 them, so that a reader never takes a count without its duration.
@@ -24,21 +24,21 @@ def size_class(size: int) -> int:
     return min(SIZE_CLASSES - 1, ((max(size, 1) - 1 >> 12).bit_length() + 1) // 2)
 
 
-def begin_counting(gauge: memoryview) -> None:
+def begin_counting(metrics: memoryview) -> None:
     """Make the sums readable that a stager left which died while it changed them."""
-    gauge[_STEP] += gauge[_STEP] % 2
+    metrics[_STEP] += metrics[_STEP] % 2
 
 
-def count_ended(gauge: memoryview, size: int, took_ns: int, *, young: bool) -> None:
+def count_ended(metrics: memoryview, size: int, took_ns: int, *, young: bool) -> None:
     """Count a request that ended well; `young`: it began since the last mark. The caller is the one writer."""
     at, log2 = size_class(size), int(math.log2(max(took_ns, 1)) * FRACTION)
-    gauge[_STEP] += 1
-    gauge[_ENDED + at] += 1
-    gauge[_ENDED_LOG2 + at] += log2
+    metrics[_STEP] += 1
+    metrics[_ENDED + at] += 1
+    metrics[_ENDED_LOG2 + at] += log2
     if young:
-        gauge[_YOUNG_ENDED + at] += 1
-        gauge[_YOUNG_LOG2 + at] += log2
-    gauge[_STEP] += 1
+        metrics[_YOUNG_ENDED + at] += 1
+        metrics[_YOUNG_LOG2 + at] += log2
+    metrics[_STEP] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class EndedSums:
     young_log2_ns: tuple[float, ...]
 
 
-def read_ended(gauge: memoryview) -> EndedSums | None:
+def read_ended(metrics: memoryview) -> EndedSums | None:
     """The sums of one moment; None where the stager changes them at every look."""
     for _ in range(READS_MOST):
-        before = gauge[_STEP]
-        sums = gauge[_ENDED:_STEP].tolist()
-        if before % 2 == 0 and gauge[_STEP] == before:
+        before = metrics[_STEP]
+        sums = metrics[_ENDED:_STEP].tolist()
+        if before % 2 == 0 and metrics[_STEP] == before:
             parts = [sums[at : at + SIZE_CLASSES] for at in range(0, len(sums), SIZE_CLASSES)]
             ended, log2, young, young_log2 = parts
             return EndedSums(

@@ -14,15 +14,15 @@ from nopfsfs.policy import limit_policy
 from nopfsfs.protocol.columns import (
     BLOCKS,
     FIRST_SERVER,
-    GAUGES,
+    METRICS,
     SIZE_CLASSES,
     STAGER,
     SUPERVISOR,
     Metric,
     MetricBlock,
-    ServerGauges,
+    ServerMetrics,
 )
-from nopfsfs.protocol.source_gauges import begin_counting, count_ended, read_ended, size_class
+from nopfsfs.protocol.source_metrics import begin_counting, count_ended, read_ended, size_class
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def test_the_total_is_that_of_the_servers(fd: int) -> None:
         MetricBlock(fd, block, writable=True).block[Metric.OPENS] = 1000
     for block in (FIRST_SERVER, FIRST_SERVER + 1, BLOCKS - 1):
         MetricBlock(fd, block, writable=True).block[Metric.OPENS] += 7
-    assert ServerGauges(fd).total()[Metric.OPENS] == 21
+    assert ServerMetrics(fd).total()[Metric.OPENS] == 21
 
 
 def test_what_a_server_has_done_counts_on_in_its_successor(fd: int) -> None:
-    counted = ServerGauges(fd)
+    counted = ServerMetrics(fd)
     for _ in range(2):
         block = MetricBlock(fd, FIRST_SERVER + 3, writable=True).block
         block[Metric.OPENS] += 2
@@ -58,12 +58,12 @@ def test_what_a_server_has_done_counts_on_in_its_successor(fd: int) -> None:
 
 
 def test_requests_are_counted_by_size_with_the_logarithm_of_their_durations() -> None:
-    gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
-    begin_counting(gauge)
-    count_ended(gauge, 4096, 1 << 20, young=False)
-    count_ended(gauge, 4097, 1 << 22, young=True)
-    count_ended(gauge, 4097, 3 << 20, young=False)
-    sums = read_ended(gauge)
+    metrics = memoryview(bytearray(8 * METRICS)).cast("q")
+    begin_counting(metrics)
+    count_ended(metrics, 4096, 1 << 20, young=False)
+    count_ended(metrics, 4097, 1 << 22, young=True)
+    count_ended(metrics, 4097, 3 << 20, young=False)
+    sums = read_ended(metrics)
     assert sums is not None
     assert sums.ended == (1, 2, 0, 0, 0, 0, 0)
     assert sums.young_ended == (0, 1, 0, 0, 0, 0, 0)
@@ -79,14 +79,14 @@ def test_a_size_class_has_sizes_up_to_4_kib_times_a_power_of_4(size: int) -> Non
 
 
 def test_sums_that_are_being_changed_are_not_read_and_a_stager_that_died_then_leaves_them_readable() -> None:
-    gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
-    gauge[Metric.ENDED_STEP] = 7
-    assert read_ended(gauge) is None
-    begin_counting(gauge)
-    assert read_ended(gauge) is not None
+    metrics = memoryview(bytearray(8 * METRICS)).cast("q")
+    metrics[Metric.ENDED_STEP] = 7
+    assert read_ended(metrics) is None
+    begin_counting(metrics)
+    assert read_ended(metrics) is not None
 
 
 def test_stager_and_tuner_have_the_same_size_classes() -> None:
     assert SIZE_CLASSES == limit_policy.SIZE_CLASSES
-    assert len({*Metric}) == len(Metric), "two gauges in one place"
-    assert max(Metric) < GAUGES
+    assert len({*Metric}) == len(Metric), "two metrics in one place"
+    assert max(Metric) < METRICS
