@@ -291,7 +291,7 @@ def write_record(path: Path, jobs: list[Job], verdict: list[Check], seconds: flo
 def lines_to_paste(source: Path) -> list[str]:
     """Three commands that mount the source, train, and unmount. Makes the mountpoint."""
     mountpoint = lab.BUILD / "mnt"
-    mountpoint.mkdir(exist_ok=True)
+    mountpoint.mkdir(parents=True, exist_ok=True)
     commands, where = short(lab.COMMANDS), short(mountpoint)
     return [
         f"{commands}/nopfs-mount {short(source)} {where} --seed {SEED}",

@@ -65,6 +65,8 @@ class Succession:
             roles |= {f"{other.role}-asleep-{other.pid}": other.pid for other in process.asleep}
         try:
             write_pids(self._state_dir, roles)
+        except FileNotFoundError:
+            log.info("a command that ends this mount has removed its state directory")
         except OSError as e:
             log.error("the list of processes cannot be written: %s", e)
 

@@ -193,7 +193,6 @@ def test_the_lines_to_paste_mount_train_and_unmount(
 ) -> None:
     """They are typed where the demo was started; `ls` stands for the training."""
     build = tmp_path / "build"
-    build.mkdir()
     monkeypatch.setattr(lab, "BUILD", build)
     monkeypatch.chdir(lab.SCRIPTS.parent)
     mount, train, unmount = demo.lines_to_paste(small_tree)
@@ -208,8 +207,9 @@ def test_the_lines_to_paste_mount_train_and_unmount(
 
 
 def test_the_demo_ends_with_the_name_of_the_mount_s_own_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lab, "BUILD", tmp_path / "build")
     seen = runs.report(runs.waited(0, 0, 10, 9, source=1.0), runs.epoch(1, 10, 10))
     job = io_job(replace(mounted(1.0, 0.2, 0.2), report=report(300, 300, 100) | seen))
     page = tmp_path / "demo.html"

@@ -353,7 +353,7 @@ async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> Non
 
 
 @in_trio
-async def test_an_order_to_a_stager_that_hangs_is_given_up(
+async def test_a_command_to_a_stager_that_hangs_is_given_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The end of the mount must not wait for it."""
@@ -362,7 +362,7 @@ async def test_an_order_to_a_stager_that_hangs_is_given_up(
     bench.fill()
     with trio.fail_after(10):
         await bench.commands.command(StagerCommand.STOP)
-    assert "the stager takes no orders; STOP was given up" in caplog.text
+    assert "the stager takes no commands; STOP was given up" in caplog.text
     bench.empty()
     await bench.commands.command(StagerCommand.QUIESCE)
     assert bench.received() == [(StagerCommand.QUIESCE, [])], "what was given up does not come later"

@@ -39,7 +39,7 @@ def test_memory_that_cannot_be_measured_for_a_while_changes_nothing(
     stager = memoryview(bytearray(8 * 128)).cast("q")
     stager[Metric.ARENA_USED] = 8 * GIB
     policy = SimpleNamespace(pages_used=0, total=32 * GIB, use_disk=lambda pays: None, resize=lambda *_: None)
-    loop = cast(Any, SimpleNamespace(policy=policy, furthest=lambda count: ()))
+    loop = cast(Any, SimpleNamespace(policy=policy, last_used_first=lambda count: ()))
 
     async def main() -> None:
         budget = MemoryBudget(16 * GIB, 32 * GIB, None, stager, 0, NodePromises(str(tmp_path), str(tmp_path)))
