@@ -33,16 +33,19 @@ _UNPLACED, _RAM, _DISK, _STREAM = Home
 class Homes:
     """The homes of all files. `charges` i64[n]: bytes that a copy of each file takes. `room`: bytes for homes in
     memory; `disk_room`: bytes by disk tier. `of` is a view of `home` u8[n] for one row at a time, at a tenth of an
-    array's cost. A file may get its home before it is staged: the room is then reserved."""
+    array's cost. A file may get its home before it is staged: the room is then reserved. `keeps_large`: files that are
+    never staged whole may have their home on disk."""
 
-    def __init__(self, charges: npt.NDArray[np.int64], room: int, disk_room: list[int]) -> None:
+    def __init__(
+        self, charges: npt.NDArray[np.int64], room: int, disk_room: list[int], *, keeps_large: bool = False
+    ) -> None:
         self.home = np.zeros(len(charges), np.uint8)
         self._charges = charges
         self.of, self._charge = self.home.data, charges.data
         self.room = room
         self.used = 0
         self.uses_disk = True  # True while more files may get their home on disk
-        self.keeps_large = False  # True where files that are never staged whole may have it there
+        self.keeps_large = keeps_large
         self._disk_room = list(disk_room)
         self._disks_are_short = int(charges.sum()) > sum(disk_room)  # they have no room for all files
         self._tier: dict[int, int] = {}

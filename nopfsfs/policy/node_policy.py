@@ -42,8 +42,7 @@ class NodePolicy:
         *, keeps_large: bool = False,
     ) -> None:  # fmt: skip
         self._commands = CommandList()
-        self.residency = Residency(charges, split, disk_room, self._commands)
-        self.residency.homes.keeps_large = keeps_large
+        self.residency = Residency(charges, split, disk_room, self._commands, keeps_large=keeps_large)
         self.pushes = PushScheduler(self.residency, paged)
         self.large = LargeFiles(self.residency)
         self.fetches = FetchScheduler(self.residency, self.pushes, self.large)

@@ -58,11 +58,12 @@ class Residency:
     costs in memory; 0 for an empty file and for a row that is not a regular file. `disk_room`: bytes by disk tier."""
 
     def __init__(
-        self, charges: npt.NDArray[np.int64], split: MemorySplit, disk_room: list[int], commands: CommandList
-    ) -> None:
+        self, charges: npt.NDArray[np.int64], split: MemorySplit, disk_room: list[int], commands: CommandList,
+        *, keeps_large: bool = False,
+    ) -> None:  # fmt: skip
         self.charges, self.split, self.commands = charges, split, commands
         self.total = int(charges.sum())  # bytes that all files would take
-        self.homes = Homes(charges, split.homes, disk_room)
+        self.homes = Homes(charges, split.homes, disk_room, keeps_large=keeps_large)
         self.home = self.homes.home
         self.state = np.zeros(len(charges), np.uint8)
         self.holds = np.zeros(len(charges), np.uint8)
@@ -75,8 +76,7 @@ class Residency:
         self._new: list[int] = []
         self.again: set[int] = set()  # rows to be staged and pushed for their next read: a scan may be past it
         self.scan_anew = False  # True when a row is needed now that the scans have left out
-        self.stream_used = 0
-        self.offered_bytes = 0
+        self.stream_used = self.offered_bytes = 0
 
     # ---- holds --------------------------------------------------------------------------------------------
 

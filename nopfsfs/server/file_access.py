@@ -66,6 +66,10 @@ class FileAccess:
         self.young = YoungReads()
         self._io_timeout = io_timeout
 
+    def use_stager(self, stager: StagerClient) -> None:
+        """Send demands to another stager from now on."""
+        self.stager = stager
+
     def use_arena(self) -> None:
         """Read the arena from now on: the stager knows of this server, or is gone."""
         self._tier = self._columns.tier.data

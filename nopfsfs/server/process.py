@@ -209,8 +209,9 @@ class ServerProcess:
             self._files.leave_arena()
         if before is not None:
             before.leave()  # that stager has stopped, though it may not have ended
-        self._files.stager = StagerClient(socket.socket(fileno=sock), self._welcomed, self._handoff.config.io_timeout)
-        self._nursery.start_soon(self._files.stager.run)
+        stager = StagerClient(socket.socket(fileno=sock), self._welcomed, self._handoff.config.io_timeout)
+        self._files.use_stager(stager)
+        self._nursery.start_soon(stager.run)
         self._nursery.start_soon(self._confirm, message, before, arena)
 
     async def _outlive(self, life: int, number: int) -> None:

@@ -83,7 +83,7 @@ class EventLoop:
         self.follower_lost = trio.Event()  # another follower is to be made
         self.awaiting_plan = False  # while a plan is being made
         self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
-        self.copy_opens: Callable[[SeenOpens], None] | None = None  # while somebody wants to see them
+        self._copy_opens: Callable[[SeenOpens], None] | None = None
         self._wake_at = -math.inf
         self._unclosed = 0  # events to take before `events_lost`: the closes of the opens among them may be lost
         self._said: tuple[str, str | None, str | None] | None = None
@@ -109,6 +109,10 @@ class EventLoop:
     def await_plan(self) -> None:
         """Leave events in the rings, while there is room, until `follow` is called."""
         self.awaiting_plan = True
+
+    def copy_opens_to(self, taker: Callable[[SeenOpens], None] | None) -> None:
+        """Give all opens to one who wants to see them, from now on."""
+        self._copy_opens = taker
 
     def forget_arena(self) -> None:
         """Forget all staged copies: the next stager has another arena. Called while no stager lives and no server
@@ -307,10 +311,10 @@ class EventLoop:
             self._say_state(follower.status())
         elif not all_show:
             self._signal.told(len(rows))
-        if self.copy_opens is not None:
+        if self._copy_opens is not None:
             readers, stand_for = self._readers.processes(threads), 1.0 if all_show else self._signal.apart
             as_said = None if predicted is None else predicted != 0
-            self.copy_opens(SeenOpens(times, readers, rows, as_said, stand_for))
+            self._copy_opens(SeenOpens(times, readers, rows, as_said, stand_for))
 
     def _say_state(self, status: PlanStatus) -> None:
         """Log a change of belief, once for each."""

@@ -100,8 +100,9 @@ async def mounted(
     try:
         async with trio.open_nursery() as nursery:
             if known:
-                files.stager = StagerClient(stager.server, files.use_arena)
-                nursery.start_soon(files.stager.run)
+                client = StagerClient(stager.server, files.use_arena)
+                files.use_stager(client)
+                nursery.start_soon(client.run)
                 await trio.testing.wait_all_tasks_blocked()  # the stager has said so
             yield Mounted(base, stager, operations, files, metrics.block, Ring(fds[1], writable=False), supervisor)
             nursery.cancel_scope.cancel()

@@ -100,7 +100,7 @@ class AccessLog:
             raise ValueError(f"{LISTENERS_MOST} commands listen to this mount already; end one")
         listener = Listener(self._index, self._loop)
         self._listeners.append(listener)
-        self._loop.copy_opens = self._copy
+        self._loop.copy_opens_to(self._copy)
         caller.feed = listener
         caller.at_end.append(lambda: self._leave(listener))
         return {"time": round(time.time(), 6), "most_per_second": RATE_MOST}
@@ -108,7 +108,7 @@ class AccessLog:
     def _leave(self, listener: Listener) -> None:
         self._listeners.remove(listener)
         if not self._listeners:
-            self._loop.copy_opens = None
+            self._loop.copy_opens_to(None)
 
     def _copy(self, opens: SeenOpens) -> None:
         """Give opens to all listeners, RATE_MOST a second at most."""

@@ -258,6 +258,8 @@ class ServerPool:
                     else:
                         ours.close()
             made.pop_all()
+        if arena is not None:
+            self.arena_number = number
         return ends
 
     async def welcomed(self) -> None:

@@ -108,7 +108,6 @@ class StagerHandle:
         arena, number = self._arenas.next()
         log.warning("the arena is left to a process that does not end; nothing is staged in the next one yet")
         demands = await self._servers.connect(arena, number)
-        self._servers.arena_number = number
         self._loop.forget_arena()
         self._arenas.took()
         if self._peer is not None:
