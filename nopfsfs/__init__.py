@@ -13,8 +13,9 @@ __all__ = ["Mount", "__version__", "register"]
 
 
 def register(mount: str | os.PathLike[str], sampler: Any = None, **said: Any) -> bool:
-    """Register with the mount at (or above) the path `mount` what will be read: by a torch sampler or DataLoader, a
-    sampler's name, or the order itself. `nopfsfs.registration.api.register` and docs/python.md describe the keywords.
+    """Register with the mount at (or above) the path `mount` what will be read. A torch sampler or DataLoader, a
+    sampler's name, or the order itself describes the reads. `nopfsfs.registration.api.register` and docs/python.md
+    describe the keywords.
     """
     from nopfsfs.registration import api  # with numpy and all samplers
 

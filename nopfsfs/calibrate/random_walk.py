@@ -22,7 +22,7 @@ _LOOK_EVERY = 256  # entries of one directory between two checks of the time
 @dataclass(slots=True)
 class Walk:
     """Result of a walk. `paths`: files, shuffled; `seen`: the number of files seen; `whole`: these are all files of the
-    tree; `skipped`: the number of directories that could not be listed, `why`: one of them and the reason."""
+    tree. `skipped`: the number of directories that could not be listed; `why`: one of them and the reason."""
 
     paths: list[bytes] = field(default_factory=list)
     seen: int = 0

@@ -246,8 +246,8 @@ def _size(path: bytes) -> int:
 
 
 def _part(left: list[bytes], slices: int, fewest: int, later: int) -> int:
-    """The number of files for one of `slices` slices of the time: a slice's share, but `later` files stay in `left`
-    where there are so many, and `fewest` are taken in any case."""
+    """The number of files for one of `slices` slices of the time: a slice's share. `later` files stay in `left` where
+    there are so many. At least `fewest` are taken in any case."""
     return min(len(left), max(fewest, min(len(left) // slices, len(left) - later)))
 
 

@@ -64,7 +64,7 @@ def upgrade(options: argparse.Namespace) -> int:
 
 
 def _check_owner(located: Located, command: str) -> None:
-    """Raise NopfsError with Exit.NO_RIGHT for the mount of another user, also for root: a supervisor has the rights of
+    """Raise NopfsError with Exit.NO_RIGHT for the mount of another user, also for root. A supervisor has the rights of
     the user who starts it, and keeps its state in a directory of that user."""
     if located.owner == os.geteuid():
         return

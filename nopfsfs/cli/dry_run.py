@@ -109,8 +109,9 @@ def open_index(said: Mapping[str, Any]) -> Index:
 
 
 def order_of(plan: PlanSpec, index: Index, source: str, count: int | None) -> tuple[NDArray[np.int64], Samples]:
-    """The file list (rows, int64[n]) of a plan, and the samples of that list that its ranks read in its epoch
-    (int64[m]), position by position; at least the first `count`. Raises NopfsError with Exit.USAGE."""
+    """The file list (rows, int64[n]) of a plan, and samples of that list (int64[m]). The samples are those that the
+    plan's ranks read in its epoch, position by position; at least the first `count`. Raises NopfsError with
+    Exit.USAGE."""
     try:
         root = _root(plan, index)
         if plan.order:

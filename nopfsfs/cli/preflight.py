@@ -195,7 +195,7 @@ def check_memory(config: MountConfig) -> None:
 
 
 def check_disks(config: MountConfig, say: Say = lambda text: None) -> MountConfig:
-    """Return the config with disks that have the room: where copies that other users keep take some of it, the tier is
+    """Return the config with disks that have the room. Where copies that other users keep take some of it, the tier is
     smaller, and `say` prints a line about it. Raises NopfsError with Exit.DISK unless the directories can be written
     and have the room. Call it for a source that answers; `config` may lack a mountpoint."""
     for disk in config.disks:

@@ -118,8 +118,8 @@ def _of_mount(asked: SimulationRequest) -> FromMount:
 
 
 def _calibration(named: str | None, place: str, source: str) -> Cluster | None:
-    """The cluster of the named calibration, else of the one that `nopfs calibrate` has written to its usual place; None
-    without one, or where that belongs to a user who is not trusted."""
+    """The cluster of the named calibration, else of the one that `nopfs calibrate` has written to its usual place. None
+    without a calibration, or where that at the usual place belongs to a user who is not trusted."""
     path = named or calibration_path(place, source)
     if named is None and not os.path.lexists(path):
         return None

@@ -1,7 +1,7 @@
 """`nopfs-umount`: ends a mount in any state, within `--timeout` and 48 s. Safe to run twice.
 
-The steps, called the ladder: ask the daemon to prepare, and unmount; while the mount is busy, name the processes that
-use it and try again; then unmount lazily and send the daemon the request to stop; then SIGTERM, abort this one FUSE
+The steps, called the ladder: ask the daemon to prepare, and unmount. While the mount is busy, name the processes that
+use it and try again. Then unmount lazily and send the daemon the request to stop. Then SIGTERM, abort this one FUSE
 connection, SIGKILL. The mountpoint itself is never touched.
 """
 

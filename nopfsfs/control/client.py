@@ -1,9 +1,9 @@
 """Client of a mount's control socket, for the commands. Every call has a time limit.
 
 Messages are JSON objects, one a line, both ways, over a stream socket `control.sock` in the state directory of the
-mount: `{"command": "status"}` is answered by `{"ok": true, "version": 1, "record": {...}}` or `{"ok": false, "version":
-1, "error": "..."}`. docs/control-socket.md describes them for those who write other clients. Requests about plans have
-further keys (`registration/plan_tables.py`).
+mount. The answer to `{"command": "status"}` is `{"ok": true, "version": 1, "record": {...}}` or `{"ok": false,
+"version": 1, "error": "..."}`. docs/control-socket.md describes the messages for those who write other clients.
+Requests about plans have further keys (`registration/plan_tables.py`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Paths of a mount that a person names, for commands that act on some of its files: words of the command line, or the
-lines of a list. The mount itself is not touched."""
+"""Paths of a mount that a person names, for commands that act on some of its files. The paths are words of the command
+line, or the lines of a list. The mount itself is not touched."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ANSWER_S = 30.0  # a file system that takes longer is taken for dead
 
 
 def named_paths(located: Located, word: str, paths: Sequence[str], listed: str | None) -> Iterator[str]:
-    """Yield the paths below the mountpoint that `paths` or the lines of the file `listed` name; "" for all of it,
-    which is also meant where neither is given. `word`: the mountpoint as the person wrote it. Raises NopfsError with
-    Exit.USAGE."""
+    """Yield the paths below the mountpoint that `paths` or the lines of the file `listed` name. The path "" stands for
+    all of the mount, and is yielded as well where neither is given. `word`: the mountpoint as the person wrote it.
+    Raises NopfsError with Exit.USAGE."""
     roots = dict.fromkeys((located.path, os.path.abspath(word)))
     if listed is None:
         for path in paths or [""]:

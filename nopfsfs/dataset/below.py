@@ -2,13 +2,13 @@
 
 Each access opens the root anew, compares it with the root that was indexed, and resolves from there without following
 links (`system/beneath.py`). So no user who may rename within the source leads a root process elsewhere, and no open
-descriptor keeps the source from being unmounted. While another directory is in the place of the source, such as the
-empty mountpoint of a file system that is not mounted now, every access fails with ESTALE. When the source is back,
+descriptor keeps the source from being unmounted. Another directory may be in the place of the source, such as the empty
+mountpoint of a file system that is not mounted now. Then every access fails with ESTALE. When the source is back,
 accesses succeed again.
 
 The root is accepted if its inode number is the indexed one, and its device is that of the last full comparison. A full
-comparison checks type and id of the file system (statfs) against those of the scan, if the id outlives a remount.
-A remount may change the device number. statfs asks the server of a network file system, so it is left out where the
+comparison checks type and id of the file system (statfs) against those of the scan, if the id outlives a remount. A
+remount may change the device number. statfs asks the server of a network file system. So statfs is left out where the
 device is known. `stat`, which is used to detect a changed file, always compares in full.
 
 A link that was followed (--follow-symlinks) must lead to the same path and inode as at the scan; else ESTALE. Its

@@ -1,7 +1,7 @@
 """The scan of one directory of the source: its entries, or the result that those of the previous index still hold.
 
-A user who renames files in the source during the scan cannot lead the scan elsewhere: directories are opened below the
-root without following links, entries below their directory, and attributes and ACL of a file are those of one inode.
+A user who renames files in the source during the scan cannot lead the scan elsewhere. Directories are opened below the
+root without following links, and entries below their directory. Attributes and ACL of a file are those of one inode.
 """
 
 from __future__ import annotations

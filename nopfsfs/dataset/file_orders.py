@@ -74,8 +74,9 @@ def sorted_files(index: Index, dir_row: int, view: IndexWalk | None = None) -> R
 
 
 def listed(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
-    """Rows of all regular files as `os.walk`, `glob.glob` and (Python 3.11) `Path.rglob` meet them in the mount, whose
-    listings are sorted by name: the files of a directory, then those of its directories one after the other; uint32."""
+    """Rows of all regular files as `os.walk`, `glob.glob` and (Python 3.11) `Path.rglob` meet them in the mount;
+    uint32. The mount's listings are sorted by name. The files of a directory come first, then those of its directories
+    one after the other."""
     view = view or IndexWalk(index)
     return _regular(view, view.entries_of(view.walk_as_listed(dir_row)))
 
@@ -100,8 +101,8 @@ def keras_images(index: Index, dir_row: int, view: IndexWalk | None = None) -> R
 
 def dali_files(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `nvidia.dali.fn.readers.file(file_root=directory)` without shuffling (DALI 2.4, discover_files.cc);
-    uint32. The child directories come by name as bytes, links followed, hidden ones too; of each the files directly in
-    it, by name, with known suffixes only."""
+    uint32. The child directories come by name as bytes, links followed, hidden ones too. Each gives the files directly
+    in it, by name, with known suffixes only."""
     view = view or IndexWalk(index)
     entries = view.entries_of([row for _, row in sorted(view.children(dir_row))])
     return view.rows(entries[has_suffix(index, entries, DALI_SUFFIXES)])
@@ -171,9 +172,10 @@ def first_list(names: Sequence[str], index: Index, root: int) -> tuple[str, Rows
 def candidate_roots(index: Index, *, classes: bool = True) -> NDArray[np.uint32]:
     """Directory rows that may be the root of a data set, likeliest first; uint32. Links are not followed.
 
-    First directories whose child directories hold files (parents of classes), most files first; then directories that
-    hold files themselves and have few such siblings (flat splits), most files first; then the directories above all
-    these, deepest first; then, with `classes`, the other directories of files, which look like classes."""
+    First come directories whose child directories hold files (parents of classes), most files first. Then come
+    directories that hold files themselves and have few such siblings (flat splits), most files first. Then come the
+    directories above all these, deepest first. With `classes`, the other directories of files follow, which look like
+    classes."""
     parents = parents_of(index)
     own = np.bincount(index.entry_parent[index.entry_row >= index.n_dirs], minlength=index.n_dirs)
     holds = np.flatnonzero(own)

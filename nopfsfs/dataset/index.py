@@ -1,10 +1,10 @@
 """The immutable index of a source tree: numpy columns, names in one buffer. No I/O but `save` and `load`.
 
-Row r is inode r + 1. Row 0 is the root. Rows 0..n_dirs-1 are the directories, sorted by relative path + b"/",
-so that the directories below a directory are the rows just after it. The other rows follow in the order of
-(directory row, name) of their first entry, so the same tree gives the same inode numbers on every node.
-Entries are names: hard links are several entries of one row. Entries are sorted by (parent row, name as
-bytes); the entries of directory row d are first_entry[d]:first_entry[d+1].
+Row r is inode r + 1. Row 0 is the root. Rows 0..n_dirs-1 are the directories, sorted by relative path + b"/", so that
+the directories below a directory are the rows just after it. The other rows follow in the order of (directory row,
+name) of their first entry. So the same tree gives the same inode numbers on every node. Entries are names: hard links
+are several entries of one row. Entries are sorted by (parent row, name as bytes); the entries of directory row d are
+first_entry[d]:first_entry[d+1].
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ class Index:
         return self.led_places[int(self.led_start[i]) : int(self.led_start[i + 1])].tobytes()
 
     def anchor(self, row: int) -> tuple[int, bytes]:
-        """The nearest row, at or above `row`, that is the root or whose path is a followed link; and the path from that
-        row to `row`, b"" where they are the same."""
+        """(row, path): the nearest row, at or above `row`, that is the root or whose path is a followed link. The path
+        leads from that row to `row`, and is b"" where they are the same."""
         if not len(self.led_row):
             return 0, self.path(row)
         parts: list[bytes] = []

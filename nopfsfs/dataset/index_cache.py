@@ -68,8 +68,8 @@ def open_or(
     rescan: bool = False,
     follow_symlinks: bool = False,
 ) -> OpenedIndex:
-    """The index of the source as from `open_or_scan`, with `scanned` as the scan: it takes the kept index, or None, and
-    returns that index where nothing changed."""
+    """The index of the source as from `open_or_scan`, with `scanned` as the scan. `scanned` takes the kept index, or
+    None, and returns that index where nothing changed."""
     path = _place(source, index_dir, follow_symlinks)
     fd, previous = (-1, None) if rescan or path is None else _kept(path)
     try:

@@ -2,8 +2,9 @@
 
 Offsets follow from the counts in the header, so there is no table of them that could be wrong.
 
-A file is never mapped: a process that reads a mapped file ends by SIGBUS when the file is truncated, on this machine or
-on the server of a network file system. The file is copied into sealed memory; the copy is verified and mapped.
+A file is never mapped. A process that reads a mapped file ends by SIGBUS when the file is truncated. The server of a
+network file system may truncate it as well as this machine. The file is copied into sealed memory; the copy is verified
+and mapped.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class IndexWalk:
 
     def walk_bottom_up(self, dir_row: int) -> list[tuple[bytes, int]]:
         """(path below the directory with a slash at its end, row) of the directory and all directories below it, links
-        followed, as os.walk(topdown=False, followlinks=True) yields them when listings are sorted by name."""
+        followed. The order is that of os.walk(topdown=False, followlinks=True) when listings are sorted by name."""
         found = []
         waiting: list[tuple[bytes, int, tuple[int, ...]]] = [(b"", dir_row, ())]
         while waiting:  # from the top down, the last child first: the reverse of the result

@@ -1,6 +1,6 @@
 """Natural order: paths in lower case, runs of digits as numbers (timm 1.0.31, utils/misc.py: natural_key). Pure.
 
-Millions of plain names are compared as bytes: a run of digits becomes a zero byte, the number of its digits plus one,
+Millions of plain names are compared as bytes. A run of digits becomes a zero byte, the number of its digits plus one,
 and the digits without leading zeros. These bytes compare as timm's lists of texts and numbers do. The key of a path is
 the keys of its parts one after the other, so that each directory can be sorted by itself. Whole paths are compared
 where that fails: names beyond ASCII, links to directories, directories that differ in case or leading zeros only.

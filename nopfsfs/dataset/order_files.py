@@ -59,11 +59,12 @@ def read_order(
     *,
     repeats: bool = False,
 ) -> ExplicitOrder:
-    """The order in the files `paths`: a .npy file of integers for each epoch, or one with an epoch in each row; or text
-    files with a path in each line. `files` gives the file list (rows) that indices refer to.
+    """The order in the files `paths`: a .npy file of integers for each epoch, or one with an epoch in each row. Text
+    files with a path in each line do as well. `files` gives the file list (rows) that indices refer to.
 
-    Text may take some 10 microseconds a line. Raises ValueError with one line that begins with the file: unreadable,
-    wrong format, empty, too large, an index or path that does not exist, or one twice in an epoch without `repeats`."""
+    Text may take some 10 microseconds a line. Raises ValueError with one line that begins with the file. The file may
+    be unreadable, of the wrong format, empty or too large. An index or path may not exist, or may come twice in an
+    epoch without `repeats`."""
     if not paths:
         raise ValueError("no file is named; name a .npy or a text file")
     kinds = {_is_npy(path) for path in paths}

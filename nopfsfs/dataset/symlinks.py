@@ -20,9 +20,9 @@ def presented(target: bytes, real: bytes, real_root: bytes, dir_path: bytes, mov
     """The target of a link that stays inside, as the mount presents it. A relative target that never climbs above the
     root is kept; any other is rewritten to lead to the same place within the mount.
 
-    `real`: the resolved path that the link leads to; `dir_path`: the link's directory relative to the source;
-    `moved`: this directory is itself reached through a followed link, so that relative targets mean other places
-    at the source."""
+    `real`: the resolved path that the link leads to; `dir_path`: the link's directory relative to the source. `moved`:
+    this directory is itself reached through a followed link, so that relative targets mean other places at the
+    source."""
     if not moved and not target.startswith(b"/") and not _climbs_out(dir_path, target):
         return target
     below = real[len(real_root.rstrip(b"/")) + 1 :]

@@ -83,7 +83,7 @@ def look_at_node(source: str, env: Mapping[str, str]) -> NodeFacts:
 
 def look_at_source(path: str) -> dict[str, Any]:
     """Describe a directory as this user sees it: `missing`, `directory`, `readable`, `entries` (at most ENTRIES_MOST),
-    `seconds` that a look took, `network`, and the directory above that keeps others out (`closed`). Raises OSError."""
+    `seconds` that a look took, `network`. `closed`: the directory above that keeps others out. Raises OSError."""
     began = time.monotonic()
     real = os.path.realpath(path)
     try:

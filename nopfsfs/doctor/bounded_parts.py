@@ -1,7 +1,7 @@
 """Parts of a diagnosis, each collected in a child process, all at once, each within its time limit.
 
 A process that reads a dead mount, source or log may sleep where no signal reaches it. So such a read is made by a
-child, which has none of the parent's streams; a child that does not end in time is killed, and left if that does not
+child, which has none of the parent's streams. A child that does not end in time is killed, and left if that does not
 help.
 """
 

@@ -25,8 +25,9 @@ _SAID = ("files", "errors", "weight", "concurrency", "bandwidth", "share", "user
 
 
 def look_at_policy(source: str, file: object) -> dict[str, Any]:
-    """Describe the policy files of a mount of `source`, in the order in which a mount looks for them: the site's, or
-    else the one at the root of the source's file system; then `file`, which its options name, if that is a path."""
+    """Describe the policy files of a mount of `source`, in the order in which a mount looks for them. The site's file
+    comes first, or else the one at the root of the source's file system. Then comes `file`, which the mount's options
+    name, if that is a path."""
     found = _described(policy_look.SITE)
     if found is None:
         try:

@@ -1,7 +1,7 @@
 """Mounting and unmounting: mount(2) with CAP_SYS_ADMIN, else fusermount3. Answers no request.
 
-Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions, so that nobody reads through the
-mount what the source would refuse, whatever user the daemon runs as.
+Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions. So nobody reads through the mount
+what the source would refuse, whatever user the daemon runs as.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 It is used where the kernel does not deliver again what a dead server had taken (decision 17). Each *process* of a
 server has a **block** of its own, of which it is the only writer. The kernel writes each message to the **landing**,
 the first page of the block. A request that has to wait is copied to a **record** before the next one is taken. So a
-request is in the landing or in a record from the moment that it leaves the kernel's queue, until it is answered:
-whoever dies, and when. Nobody looks before the owner can do nothing more.
+request is in the landing or in a record from the moment that it leaves the kernel's queue, until it is answered. This
+holds whoever dies, and when. Nobody looks before the owner can do nothing more.
 
-A block: the landing (4096 bytes; `unique` at byte 8), the head (4096 bytes: u64 each, `_PID` and so on below), and
-RECORDS records (u64 `unique`, 0 where it is free; u64 length; the message). A message is complete before its `unique`
-is written: one aligned store of 8 bytes. After the blocks comes a page with `given`, u8[BLOCKS], written by the
-supervisor: 1 for the block of a server, or of one that has left requests.
+A block has a landing (4096 bytes; `unique` at byte 8), a head (4096 bytes: u64 each, `_PID` and so on below), and
+RECORDS records. A record: u64 `unique`, 0 where the record is free; u64 length; the message. A message is complete
+before its `unique` is written: one aligned store of 8 bytes. After the blocks comes a page with `given`, u8[BLOCKS],
+written by the supervisor. The value is 1 for the block of a server, or of one that has left requests.
 """
 
 from __future__ import annotations

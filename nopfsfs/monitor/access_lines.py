@@ -29,8 +29,8 @@ class LoggedOpen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpensRecord:
-    """A record of the access log. `stand_for`: the number of opens that each of `opens` tells of, more than 1 in a
-    sample; `dropped` opens and `lost` events were left out before."""
+    """A record of the access log. `stand_for`: the number of opens that each of `opens` stands for, more than 1 in a
+    sample. `dropped` opens and `lost` events were left out before."""
 
     opens: Sequence[LoggedOpen]
     stand_for: float

@@ -189,8 +189,8 @@ class PeerProcess:
 
     def _obey(self, message: messages.FromSupervisor, fds: list[int]) -> None:
         """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
-        ValueError for an invalid message, OSError. Without the arena that was named last no further stager is taken:
-        this process would write to the arena before what that stager looks for in its own."""
+        ValueError for an invalid message, OSError. Without the arena that was named last, this process takes no further
+        stager. Else it would write to the earlier arena what that stager looks for in its own."""
         if isinstance(message, messages.UseArena):
             self._has_arena = False
         if isinstance(message, messages.UseArena | messages.UseStager) != bool(fds):

@@ -33,8 +33,8 @@ CHECKED_APART = 1 << 20  # bytes; so many are checked in a thread, while the nex
 
 @dataclass(slots=True, eq=False)
 class NodeRequest:
-    """File that another node was asked for. `due`: when this node gives it up; `key`: of its transfer, 0 before that;
-    `told`: the stager has the result, or does not wait for it; `held`: the stager waits for FREED, because a transfer
+    """File that another node was asked for. `due`: when this node gives it up; `key`: of its transfer, 0 before that.
+    `told`: the stager has the result, or does not wait for it. `held`: the stager waits for FREED, because a transfer
     may still write the extent."""
 
     ask: int

@@ -1,4 +1,4 @@
-"""Routing in the peer process: each message, of a node or of the stager, and each transfer that has ended goes to the
+"""Routing in the peer process. Each message, of a node or of the stager, and each transfer that has ended goes to the
 requester, the responder or the supervisor. Nothing here waits; `peer/process.py` calls it. Pure but for the transport.
 """
 

@@ -1,6 +1,6 @@
 """Agreement of all ranks before anything is mounted, so that no rank goes on alone and none waits for another.
 
-Pure: `RankGroup` is MPI, or a test's threads. All ranks do each step, and each step has a place for an error: if one
+Pure: `RankGroup` is MPI, or a test's threads. All ranks do each step, and each step has a place for an error. If one
 rank fails, all ranks fail, and one of them reports why.
 """
 
@@ -39,7 +39,7 @@ class RankGroup(Protocol):
 
     def may_end(self) -> AbstractContextManager[None]:
         """Let a signal to end raise SystemExit inside the `with` block. Elsewhere such a signal waits for the next
-        block: a rank that leaves while it waits for the others tells them nothing, and MPI kills them."""
+        block. A rank that leaves while it waits for the others sends them nothing, and MPI kills them."""
         ...
 
 

@@ -43,8 +43,8 @@ class Transport(Protocol):
         """Cancel a receive for which nothing has come yet: `done` reports that soon. Any other receive goes on."""
 
     def done(self) -> Iterable[Done]:
-        """Yield some of the transfers that have ended since the last call. The caller takes all of them, one by one:
-        bytes that were copied just now are in the processor's cache, where to compare their checksum is fastest."""
+        """Yield some of the transfers that have ended since the last call. The caller takes all of them, one by one.
+        Bytes that were copied just now are in the processor's cache, where to compare their checksum is fastest."""
 
     @property
     def has_more(self) -> bool:

@@ -13,9 +13,10 @@ from nopfsfs.performance.model import Cluster
 def source_bytes(
     epochs: int, read: Callable[[int], NDArray[np.bool_]], sizes: NDArray[np.int64], capacity: int
 ) -> list[float]:
-    """The bytes that must come from the source in each epoch: samples that no node has read before, and of the rest
-    what all nodes together cannot have kept. Where each epoch reads everything, that is S in the first, and in each
-    later one max(0, S - sum of D). `read(e)` b[F]: the samples that epoch e reads; `capacity`: sum of D."""
+    """The bytes that must come from the source in each epoch: samples that no node has read before. Of the rest, what
+    all nodes together cannot have kept must come from there too. Where each epoch reads everything, that is S in the
+    first, and in each later one max(0, S - sum of D). `read(e)` b[F]: the samples that epoch e reads; `capacity`: sum
+    of D."""
     before = np.zeros(len(sizes), np.bool_)
     needed: list[float] = []
     for epoch in range(epochs):
@@ -27,7 +28,7 @@ def source_bytes(
 
 
 def seconds(cluster: Cluster, compute: list[float], needed: list[float]) -> float:
-    """The least time of a training, seconds: the sum over the epochs of the larger of the computing time and the time
-    in which the source delivers `needed`, bytes."""
+    """The least time of a training, seconds. Each epoch adds the larger of its computing time and the time in which the
+    source delivers its `needed`, bytes."""
     rate = cluster.source.most(cluster.nodes)
     return sum(max(busy, some / rate) for busy, some in zip(compute, needed, strict=True))

@@ -150,8 +150,8 @@ def _curve(table: TomlTable, key: str) -> Curve:
 
 
 def class_name(path: str) -> str:
-    """The name of the class of the disk tier in directory `path`: the path itself, or its end and a digest where the
-    path is no valid name, as one that is too long."""
+    """The name of the class of the disk tier in directory `path`: the path itself. Where the path is no valid name, as
+    one that is too long, the name is its end and a digest."""
     text = os.fsencode(path).decode(errors="backslashreplace")
     with suppress(ValueError):
         return toml_table.name(text)

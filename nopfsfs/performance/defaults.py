@@ -1,7 +1,7 @@
 """The rates that are assumed for a node that nobody has measured (`nopfs calibrate` measures).
 
-Guesses, of the order of magnitude that a training job finds: a busy parallel file system, DDR4 copied by one process, a
-SATA SSD, 10 Gbit/s Ethernet.
+The rates are guesses, of the order of magnitude that a training job finds. Such a node has a busy parallel file system,
+DDR4 copied by one process, a SATA SSD and 10 Gbit/s Ethernet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The model's figures of a source and a storage class, fitted to measured times. Pure. Bytes, seconds.
 
 A file that is read alone takes `latency + size / stream`. Files that are read at once share the source's bandwidth and
-overlap their latencies, until as many are under way as the source, or this node, works on at a time.
+overlap their latencies. That holds until as many are under way as the source, or this node, works on at a time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LEAST_MODEL = 0.05  # of the median time; a shorter predicted time counts as th
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Reads by several threads, n in all, f64[n] each: begin, end, bytes, share of the file that was read (1: the
-    whole), and number of the thread."""
+    """Reads by several threads, n in all. Fields, f64[n] each: begin, end, bytes, share of the file that was read (1:
+    the whole), and number of the thread."""
 
     begin: Floats
     end: Floats
@@ -163,8 +163,8 @@ def knee(points: Sequence[tuple[int, float]]) -> int:
 
 
 def overlap(levels: Sequence[Level]) -> float:
-    """The average number of files whose times pass at once at best: the most files per second over those of files one
-    by one (Little's law). Less than `knee` of them where files under way wait for each other.
+    """The average number of files whose times pass at once at best. By Little's law that is the most files per second
+    over those of files one by one. Less than `knee` of them where files under way wait for each other.
 
     Raises ValueError without levels."""
     return max(level.files for level in levels) / min(levels, key=lambda level: level.at_once).files
@@ -178,12 +178,12 @@ def curve(points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def bandwidth(levels: Sequence[Level], first_bytes: Level | None, large: Level | None) -> Bandwidth:
-    """The highest rate that one node was seen to get. `levels`: of files as they are; `first_bytes`: of files of which
-    only the first byte was read, with as many at once as in the last level; `large`: of the largest files.
+    """The highest rate that one node was seen to get. `levels`: of files as they are; `large`: of the largest files.
+    `first_bytes`: of files of which only the first byte was read, with as many at once as in the last level.
 
-    The rate is a measured bandwidth where more files at once did not bring more, and files without their bytes came at
-    least `BYTES_MATTER` times as often: then the bytes take the time. Else the rate is a lower bound: the limit may be
-    the latency, the requests that the source works on at a time, or this machine's processors."""
+    The rate is a measured bandwidth where the bytes take the time. That is so where more files at once did not bring
+    more, and files without their bytes came at least `BYTES_MATTER` times as often. Else the rate is a lower bound. The
+    limit may be the latency, the requests that the source works on at a time, or this machine's processors."""
     best = max([*levels, *([large] if large else [])], key=lambda level: level.bytes)
     flat = knee([(level.at_once, level.bytes) for level in levels]) < max(level.at_once for level in levels)
     heavy = first_bytes is not None and first_bytes.files >= BYTES_MATTER * best.files

@@ -137,8 +137,8 @@ class Times:
     def of_thread(cluster: Cluster, gamma: float) -> Times:
         """The costs for one staging thread, while gamma nodes read the source. Paper, section 4: fetch from the source
         s/min(b_fs, t(gamma)/gamma); from class j of a peer s/min(b_c, r_j(p_j)/p_j), of this node s/(r_j(p_j)/p_j);
-        write max(s/beta, s/(w_0(p_0)/p_0)). A thread is charged its part of a storage class, but has the node's part of
-        the source for itself, as if there were as many sources as threads."""
+        write max(s/beta, s/(w_0(p_0)/p_0)). A thread is charged its part of a storage class. But the thread has the
+        node's part of the source for itself, as if there were as many sources as threads."""
         rates = [one.read_rate / one.threads for one in cluster.classes]
         staging = cluster.staging
         write = max(1 / cluster.preprocess, staging.threads / staging.write_rate)
@@ -177,8 +177,8 @@ def _times(cluster: Cluster, gamma: float, rates: list[float], write: float, lat
 
 
 def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:
-    """The time when the compute on each sample ends, f64[m, ...] along the first axis: t_f + s_f/c with t_f =
-    max(avail(f), t_{f-1} + s_{f-1}/c) (paper, section 4), for `available` avail(f) and `compute` s_f/c. No compute
+    """The time when the compute on each sample ends, f64[m, ...] along the first axis. The time is t_f + s_f/c with t_f
+    = max(avail(f), t_{f-1} + s_{f-1}/c) (paper, section 4), for `available` avail(f) and `compute` s_f/c. No compute
     begins before `begin`."""
     done = np.cumsum(compute, axis=0)
     ready = np.maximum.accumulate(np.maximum(available, begin) - (done - compute), axis=0)
@@ -186,10 +186,10 @@ def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:
 
 
 def has_arrived(first_use: Rows, position: Rows | int, margin: int) -> NDArray[np.bool_]:
-    """True for samples that a peer which keeps them has by now, without asking the peer: those first read anywhere in
-    the cluster at least `margin` places before one's own `position` in the stream, i64[m] or the same for all. All
-    ranks go through their streams together, so that one's own place gives the others' (as the progress of the same
-    class does in NoPFS's code).
+    """True for samples that a peer which keeps them has by now, without asking the peer. Such samples were first read
+    anywhere in the cluster at least `margin` places before one's own place. `position`: one's own place in the stream,
+    i64[m] or the same for all. All ranks go through their streams together, so that one's own place gives the others'.
+    In NoPFS's code the progress of the same class gives them.
 
     `first_use` i64[m]: the place at which each is read for the first time."""
     return first_use + margin <= position

@@ -1,7 +1,7 @@
 """Observed times of fetches, and the decision where to fetch from. Pure.
 
-The observations begin with the rates of the model (`model.Times`). Each fetch counts for more than those before, so
-that a disk that is busy with something else, or a source that has become slow, is noticed.
+The observations begin with the rates of the model (`model.Times`). Each fetch counts for more than those before. So a
+disk that is busy with something else, or a source that has become slow, is noticed.
 """
 
 from __future__ import annotations

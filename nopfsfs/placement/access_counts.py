@@ -1,5 +1,5 @@
-"""Counts of how often each node reads each sample in the epochs to come. Pure, in bounded memory: 14.2 million samples,
-1,024 nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
+"""Counts of how often each node reads each sample in the epochs to come. Pure, in bounded memory. For 14.2 million
+samples, 1,024 nodes and 90 epochs the counts are made in blocks of nodes or samples, never in a matrix of both.
 
 An epoch is given as an array by sample: the node that reads it (`Readers`). Paper, section 3 (access frequencies) and
 5.1. All reads are counted, so that nothing here depends on the paper's laws of expected frequencies (lemma 1).
@@ -119,8 +119,8 @@ def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of a node and a sample: `node` u16[m] reads `sample` i32[m] `often` times, u8[m] (255: or more), and first
-    in the epoch `since`, u8[m] (254: or later)."""
+    """Pairs of a node and a sample. `node` u16[m] reads `sample` i32[m] `often` times, u8[m] (255: or more). The node
+    first does so in the epoch `since`, u8[m] (254: or later)."""
 
     node: Nodes
     sample: NDArray[np.int32]

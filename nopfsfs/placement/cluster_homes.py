@@ -23,9 +23,9 @@ BLOCK = 1 << 21
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClusterHomes:
-    """The placed rows. `home` u16[n]: the node with the home of each row, or NOBODY; `local` i8[n]: the class in which
-    this node has the row (0: in memory; 1, 2, ...: on that disk tier), NOWHERE, or UNCOVERED; `used` i64[nodes,
-    classes], bytes."""
+    """The placed rows. `home` u16[n]: the node with the home of each row, or NOBODY; `used` i64[nodes, classes], bytes.
+    `local` i8[n]: the class in which this node has the row (0: in memory; 1, 2, ...: on that disk tier), NOWHERE, or
+    UNCOVERED."""
 
     home: Nodes
     local: NDArray[np.int8]
@@ -45,8 +45,8 @@ class ClusterHomes:
         return int(np.count_nonzero(self.home != NOBODY)) / covered if covered else 1.0
 
     def to_cover(self, rows: NDArray[np.integer], charges: Ints, limit: int) -> NDArray[np.bool_]:
-        """Choose which of m rows a further placement is to cover, b[m]: each row once, no covered row, no empty file,
-        and no file of more than `limit` bytes, which no node keeps whole."""
+        """Choose which of m rows a further placement is to cover, b[m]: each row once, no covered row and no empty
+        file. Nor does a placement cover a file of more than `limit` bytes, which no node keeps whole."""
         wanted: NDArray[np.bool_] = self.local[rows] == UNCOVERED
         size = charges[rows]
         wanted &= (size > 0) & (size <= limit)

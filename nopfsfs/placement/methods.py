@@ -1,6 +1,6 @@
 """Placement methods: the node of the cluster that keeps each sample, and the storage class there. Pure.
 
-`nopfs` is the paper's placement (SC21, section 5.1, and its code): every node keeps what it reads most, so that several
+`nopfs` is the paper's placement (SC21, section 5.1, and its code). Every node keeps what it reads most, so that several
 nodes keep the same samples. `homes` gives every sample one home in the cluster, and uses the room that is left for
 second copies. All nodes compute the same placement from the same orders, so that none needs to ask another.
 """
@@ -129,11 +129,11 @@ def homes(
     readers: Readers, epochs: int, sizes: Ints, room: Ints, *, slice_share: float | None = None,
     block: int = BLOCK_BYTES, begun: Begun | None = None,
 ) -> Placement:  # fmt: skip
-    """Give every sample one home while there is room: the node that reads it most among those with room, and there the
-    fastest class for the samples that the node reads most. Room that is left when every sample has a home is, in the
-    fastest class, a slice ruled by Belady, and in the others for second copies. With less room than one copy of
-    everything there is neither, unless `slice_share` of the fastest class is set aside. `sizes` i64[F]; `room`
-    i64[nodes, classes], not changed; bytes. Samples keep the homes of `begun`, whose bytes `room` has not."""
+    """Give every sample one home while there is room: the node that reads it most among those with room. At their home,
+    the samples that the node reads most get the fastest class. Room may be left when every sample has a home. In the
+    fastest class that room is a slice ruled by Belady, and in the others it holds second copies. With less room than
+    one copy of everything there is neither, unless `slice_share` of the fastest class is set aside. `sizes` i64[F];
+    `room` i64[nodes, classes], not changed; bytes. Samples keep the homes of `begun`, whose bytes `room` has not."""
     begun = Begun.none(len(sizes)) if begun is None else begun
     left = room.copy()
     apart = np.zeros(len(room), np.int64)

@@ -1,7 +1,7 @@
 """The tables of one epoch of a hypothesis: position -> row and row -> position.
 
-Owns the arithmetic between rows, samples and positions. A *merged* position counts the accesses of all local
-ranks, interleaved place by place: place q of the i-th of L local ranks is the merged position q * L + i.
+Owns the arithmetic between rows, samples and positions. A *merged* position counts the accesses of all local ranks,
+interleaved place by place. Place q of the i-th of L local ranks is the merged position q * L + i.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ INLINE = 200_000
 @dataclass(frozen=True, eq=False)
 class FileOrder:
     """The files of a data set as a loader lists them. `names`: of `dataset/file_orders.py`; several enumerate alike.
-    `rows` integer[n]: rows[s] is the row of sample s. `classes`: how many of them each class has, one class after the
-    other, as the option `classes` of samplers has it; "" where there are none."""
+    `rows` integer[n]: rows[s] is the row of sample s. `classes`: how many files each class has, one class after the
+    other, as the samplers' option `classes` has it; "" without classes."""
 
     names: tuple[str, ...]
     rows: NDArray[np.integer[Any]]
@@ -64,8 +64,8 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Proof:
-    """The proof of a certain plan: the opens of its readers after which it was certain, and the bits of evidence then,
-    less those that name it."""
+    """The proof of a certain plan. `opens`: those of its readers after which it was certain; `bits`: the evidence then,
+    less the bits that name it."""
 
     opens: int
     bits: float
@@ -115,8 +115,9 @@ def files_of(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> NDArray[np.
 
 
 def window(length: int, inflight: int | None = None) -> int:
-    """K of an epoch of `length` accesses of one rank: `inflight` (workers x prefetch x batch + batch) where
-    known, else at most 1,024 and at most 5 % of the epoch; at least 8, where that is at most a quarter of it, and 1."""
+    """K of an epoch of `length` accesses of one rank. Where `inflight` (workers x prefetch x batch + batch) is known, K
+    is `inflight`. Else K is at most 1,024 and at most 5 % of the epoch. But K is at least 8, or a quarter of a shorter
+    epoch, and at least 1."""
     if inflight is not None:
         return max(1, inflight)
     return max(1, min(DEFAULT_K, length // DEFAULT_SHARE), min(LEAST_K, length // LEAST_SHARE))

@@ -43,8 +43,8 @@ class MemorySplit:
 
 
 def charges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The memory that each of n files costs when it is held once: whole pages and the kernel's inode, 0 for an empty
-    file. i64[n]; `sizes` i64[n]; bytes."""
+    """The memory that each of n files costs when it is held once: whole pages and the kernel's inode. An empty file
+    costs 0. i64[n]; `sizes` i64[n]; bytes."""
     pages = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE
     return np.where(sizes > 0, pages + KERNEL_INODE_BYTES, 0).astype(np.int64)
 
@@ -60,14 +60,14 @@ def passage(data: int) -> int:
 
 
 def on_their_way(total: int, data: int) -> int:
-    """Arena bytes for files that do not stay, in a budget of `total` bytes: half for whole files, half for blocks of
+    """Arena bytes for files that do not stay, in a budget of `total` bytes. Half is for whole files, half for blocks of
     files that are read by ranges."""
     return min(passage(data), total // 4)
 
 
 def automatic(available: int, data: int) -> int:
-    """The budget when the user names none: half of the available memory, at most the bytes that the data set takes in
-    the arena and in the page cache (docs/decisions/0002-memory.md)."""
+    """The budget when the user names none: half of the available memory (docs/decisions/0002-memory.md). The budget is
+    at most the bytes that the data set takes in the arena and in the page cache."""
     return max(0, min(available // 2, 2 * data + passage(data)))
 
 
@@ -108,8 +108,8 @@ def under_pressure(
 ) -> int:
     """The budget from now on, given the memory that the node has available. The budget shrinks at once and grows back
     by an eighth at a time, as far as it is `affordable`. `used`: bytes in arena and page cache; `held`: those that the
-    kernel cannot take back; `promised`: bytes of the available ones that other mounts will fill: they bound the
-    budget, and nothing is given up for them."""
+    kernel cannot take back. `promised`: bytes of the available ones that other mounts will fill. Promised bytes bound
+    the budget, and nothing is given up for them."""
     floor = kept_free(memory)
     if available < floor:
         return max(0, min(allowed, used - (floor - available)))

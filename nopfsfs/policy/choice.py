@@ -1,9 +1,9 @@
 """The choice where to fetch a file from: a copy on disk, another node, or the source. Pure.
 
-The usual order is the one that costs others least: disk, node, source. It is left only where a lane
-(`fetch_lane.py`) is down, or is slow: it takes SLOWER times as long as what comes after it, for some time, and longer
-than a reader would notice. A prefetch keeps to the usual order even then, if its file comes long before its reader.
-docs/policy.md explains it.
+The usual order is the one that costs others least: disk, node, source. The choice leaves this order only where a lane
+(`fetch_lane.py`) is down or slow. A slow lane takes SLOWER times as long as what comes after it, for some time, and
+longer than a reader would notice. A prefetch keeps to the usual order even then, if its file comes long before its
+reader. docs/policy.md explains it.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def _whole(rate: float) -> int:
 
 @dataclass(slots=True)
 class _Standing:
-    """The standing of a lane for files of a size class. `left`: it is slow, and is not used; `slow_since`: the time
-    from which on it has looked so; `after`: seconds that what comes after it takes; `again`: the last try was as fast
-    as that."""
+    """The standing of a lane for files of a size class. `left`: the lane is slow, and is not used; `slow_since`: the
+    time from which on it has looked so. `after`: seconds that what comes after the lane takes; `again`: the last try
+    was as fast as that."""
 
     left: bool = False
     slow_since: float | None = None

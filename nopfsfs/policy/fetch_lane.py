@@ -1,6 +1,6 @@
 """A lane: one place from which files come, and how long that takes now. Pure.
 
-Durations are kept as logarithms of their ratio to what was expected of the lane, by size class: so stragglers and sizes
+Durations are kept as logarithms of their ratio to what was expected of the lane, by size class. So stragglers and sizes
 do not upset the mean. An old duration counts less with each later one, and with the time: after 10 s a third.
 """
 
@@ -24,8 +24,8 @@ SHORTEST_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class LaneTimes:
-    """Expected times of a lane before it is seen: seconds of each request beside its bytes, bytes a second of one
-    request alone, and of many together."""
+    """Expected times of a lane before it is seen. `latency`: seconds of each request beside its bytes; `alone`: bytes a
+    second of one request alone; `together`: of many together."""
 
     latency: float
     alone: float
@@ -164,7 +164,7 @@ class FetchLane:
         self._silent, self.down = 0, False
 
     def unanswered(self, now: float, *, again: bool = False, since: float | None = None) -> None:
-        """Note that a request is without an answer for longer than any usually is; `again`: it was so before; `since`:
+        """Note that a request is without an answer for longer than any usually is. `again`: it was so before; `since`:
         when it began, if that is long ago. Requests of the same moment may all wait for one pause: the lane is down
         when none of them is answered soon."""
         if not self._silent:

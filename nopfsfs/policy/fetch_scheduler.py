@@ -1,5 +1,5 @@
-"""Fetches: rows of the access stream in its order, before them rows that are pulled from other nodes, and after them
-rows that a command asks for (`warm_queue`). Pure.
+"""Fetches: rows of the access stream in its order. Before them come rows that are pulled from other nodes, and after
+them rows that a command asks for (`warm_queue`). Pure.
 
 A file that stays is fetched as early as the source allows. A file that streams is fetched when it comes into the
 window, and its copy is held until the read that it was fetched for.
@@ -100,8 +100,8 @@ class FetchScheduler:
         self._pending.expire_at_position()
 
     def restart(self, position: int) -> None:
-        """Follow another stream from `position` on. It may read the copies as well that are held for the stream before:
-        they are held until the scan has come as far as it can."""
+        """Follow another stream from `position` on. The new stream may also read the copies that are held for the
+        stream before. These copies are held until the scan has come as far as it can."""
         self.at = position
         self.caught_up = False
         self._pending.restart()
@@ -178,7 +178,7 @@ class FetchScheduler:
     # ---- rows that come last ------------------------------------------------------------------------------
 
     def begin_last(self, row: int) -> bool:
-        """Record that a fetch of the row is commanded, to be carried out after all of the stream; return False while
+        """Record that a fetch of the row is commanded, to be carried out after all of the stream. Return False while
         there are enough of these."""
         if len(self.last) >= self._outstanding_most:
             return False

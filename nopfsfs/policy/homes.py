@@ -144,9 +144,9 @@ class Homes:
         """Record that a copy of the row was found on that disk tier. A home on another disk tier moves there. `whole`:
         the row may be staged whole.
 
-        Where the disk tiers have no room for all files, a row without a home, which no placement covers, gets its home
-        there, if there is room. An earlier mount left the copy, so the home takes the place of no other file. Memory is
-        left to files without a copy.
+        Where the disk tiers have no room for all files, a row without a home may get its home there, if there is room.
+        No placement may cover the row. An earlier mount left the copy, so the home takes the place of no other file.
+        Memory is left to files without a copy.
         """
         has_none = self.of[row] == _UNPLACED and self._said_of[row] == 0
         if self.of[row] == _DISK and self._tier[row] != tier:
@@ -178,8 +178,8 @@ class Homes:
     def apply_placement(self, local: npt.NDArray[np.int8], may: npt.NDArray[np.bool_]) -> Rows:
         """Apply a placement: `local` i8[n] is UNCOVERED, NOWHERE, 0 or the number of a disk tier. Rows that were
         covered before stay as they are. The new rows with a home here that are in `may`, b[n], get it as far as there
-        is room, where rows that no placement put there do not count. Return the rows that got a home, i64[m]. A row
-        that is on disk stays there; a row that finds no room on its disk tier gets its home in memory. The rows that no
+        is room. Rows that no placement put there do not count. Return the rows that got a home, i64[m]. A row that is
+        on disk stays there; a row that finds no room on its disk tier gets its home in memory. The rows that no
         placement put there may then have more than there is room for: see `spared` and `overflow`."""
         new = (self._said == 0) & (local > UNCOVERED)
         self._said[new] = np.where(may[new], local[new], NOWHERE) - UNCOVERED

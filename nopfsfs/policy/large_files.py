@@ -1,7 +1,7 @@
 """Copies on disk of files that are too large to be staged whole. Pure.
 
-The stager copies them from the source to disk by blocks: those that the access stream reads, in its order, and those of
-which a reader has read a block. A copy has its home, and its room, on a disk tier as other files have.
+The stager copies files that the access stream reads, in its order, and files of which a reader has read a block. Each
+file goes from the source to disk by blocks. A copy has its home, and its room, on a disk tier as other files have.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class SourceSample:
 class LimitDecision:
     """The requests that may be under way from now on, the reason, and the seconds after which to call `step` again.
 
-    mark: from now on only requests that begin from now on are young. A drain needs to know: what began before it took
-    as long as with others, and of what ends during a drain most are stragglers that began before it.
+    mark: from now on only requests that begin from now on are young. A drain needs to know which are. Requests that
+    began before the drain took as long as with others. Most of what ends during a drain are stragglers from before it.
     Demands are never held back: prefetches get `limit` less the demands under way, at least 1.
     """
 

@@ -1,8 +1,8 @@
 """The policy of one node: what to fetch, push, drop and evict next. A pure state machine: events in, commands out.
 
 A file gets its home in the order of the first reads: the arena while it has room, then disk. A file that fits nowhere
-streams through a small part of the arena. `NodePolicy` keeps no state of rows: `Residency` has the copies and their
-holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers;
+streams through a small part of the arena. `NodePolicy` keeps no state of rows. `Residency` has the copies and their
+holds. `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers.
 `WarmQueue`, `DropQueue` and `CheckQueue` have what commands ask for.
 """
 

@@ -1,7 +1,7 @@
 """Samples of the pushed files: how much of them the kernel has kept, and which rows to check next. Pure.
 
 While nothing is missing, few rows are checked, picked by chance. Once some are found gone, more rows are checked,
-namely those that come next in the plan: they can be pushed again before they are read.
+namely those that come next in the plan. Such rows can be pushed again before they are read.
 """
 
 from __future__ import annotations

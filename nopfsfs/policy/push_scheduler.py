@@ -225,7 +225,7 @@ class PushScheduler:
         self.at, _ = scan(self._first(position, end), end, upcoming, self._push_some)
 
     def _first(self, position: int, end: int) -> int:
-        """The position where pushing goes on. When the reader has overtaken the pushes, some rows are left to READs:
+        """The position where pushing goes on. When the reader has overtaken the pushes, some rows are left to READs. So
         pushes get ahead of the reader again, and are not in its way."""
         moved, self._position = position - self._position, position
         if self.at >= position:

@@ -18,7 +18,7 @@ class ReadingLead:
         self._pace = 0.0  # positions a second
 
     def observe(self, now: float, generation: int, position: int, ahead: int) -> float | None:
-        """Return the lead at `now` seconds, of a reader at a stream position with `ahead` positions staged after it;
+        """Return the lead at `now` seconds, of a reader at a stream position with `ahead` positions staged after it.
         None as long as no pace is known. Another generation is another stream."""
         if generation != self._generation or position < self._position:
             self._generation, self._pace = generation, 0.0

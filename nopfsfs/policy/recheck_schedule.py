@@ -1,8 +1,8 @@
 """The schedule by which rows are looked at again. Pure: the caller says what time it is.
 
 Directories and files are one stream each. A stream goes round its rows in their order, evenly over its period, so that
-no row waits longer than one round; rows that are in use go in front of that, from what the round leaves of the rate.
-Where a round cannot be made in its period at the highest rate, the rows in use get half of that rate and keep to the
+no row waits longer than one round. Rows that are in use go in front of that, from what the round leaves of the rate.
+The highest rate may not be enough for a round in its period. Then the rows in use get half of that rate and keep to the
 period, and the others take what it takes.
 """
 

@@ -55,7 +55,7 @@ _EVICT = StagerCommand.EVICT
 
 class Residency:
     """`state` u8[n], flags of `Copy`; `holds` u8[n], flags of `Hold`. `charges` i64[n]: bytes that a copy of the file
-    costs in memory; 0 for an empty file and for a row that is not a regular file. `disk_room`: bytes by disk tier."""
+    costs in memory. An empty file costs 0, as does a row that is no regular file. `disk_room`: bytes by disk tier."""
 
     def __init__(
         self, charges: npt.NDArray[np.int64], split: MemorySplit, disk_room: list[int], commands: CommandList,
@@ -288,7 +288,7 @@ class Residency:
             self._undecided.append(row)
 
     def _decide_read(self) -> None:
-        """Decide about all rows read since the last call together: a row stays where it is read again sooner than the
+        """Decide about all rows read since the last call together. A row stays where it is read again sooner than the
         rows that must leave for it."""
         undecided, self._undecided = self._undecided, []
         for row in undecided:
@@ -337,8 +337,8 @@ class Residency:
             self.holds_of[row] |= HOME
 
     def apply_placement(self, local: npt.NDArray[np.int8], furthest: Rows) -> None:
-        """Apply the placement of the cluster, `local` as in `Homes.apply_placement`. Rows with a home here by it get
-        their room now; others leave memory for them in the order of `furthest`, which has all rows at home there."""
+        """Apply the placement of the cluster, `local` as in `Homes.apply_placement`. Rows that the placement puts here
+        get room now. Others leave memory for these in the order of `furthest`, which has all rows at home there."""
         rows = self.homes.apply_placement(local, (self.charges > 0) & (self.charges <= self.split.whole_limit))
         for row in self.homes.overflow():
             if self.state_of[row] & ON_DISK or self.holds_of[row] & WRITING:
@@ -368,8 +368,8 @@ class Residency:
         self.homes.uses_disk = pays
 
     def resize(self, split: MemorySplit, furthest: Rows) -> None:
-        """Set a new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use
-        is furthest away); when it is larger, files that streamed are placed anew."""
+        """Set a new division of the budget. When the budget is smaller, files leave in the order of `furthest` (their
+        next use is furthest away). When it is larger, files that streamed are placed anew."""
         if split.homes > self.split.homes:
             self.homes.place_anew(self.state & STREAM == 0)
         self.split = split

@@ -1,7 +1,7 @@
 """The base: how long requests take at a source while it is idle, by size class, and how sharp the source's knee is.
 
-Pure. All times are base-2 logarithms of nanoseconds, as the stager counts them: a mean of logarithms is upset neither
-by stragglers nor by a few large files.
+Pure. All times are base-2 logarithms of nanoseconds, as the stager counts them. Neither stragglers nor a few large
+files upset a mean of logarithms.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FLATTEST, SHARPEST = 0.5, 6.0
 
 @dataclass(frozen=True, slots=True)
 class SourceMemory:
-    """A base as a mount hands it to the next, and to others of its node or job: base-2 logarithms of ns by size class
-    (None: never seen), the requests that prove each, and the last readings of the knee."""
+    """A base as a mount hands it to the next, and to others of its node or job. `log2_ns`: base-2 logarithms of ns by
+    size class (None: never seen); `evidence`: the requests that prove each; `knees`: the last readings of the knee."""
 
     log2_ns: tuple[float | None, ...]
     evidence: tuple[float, ...]
@@ -59,8 +59,8 @@ class Ended:
 
 
 def together(memories: Sequence[SourceMemory]) -> SourceMemory:
-    """Put together what the mounts of a job have found: of each size class the median, weighted by the evidence, and
-    readings of the knee spread evenly over all of theirs. `memories`: at least one."""
+    """Put together what the mounts of a job have found. Each size class gets the median, weighted by the evidence.
+    Readings of the knee are spread evenly over all of the mounts' readings. `memories`: at least one."""
     log2: list[float | None] = []
     evidence: list[float] = []
     for values, weights in zip(
@@ -131,7 +131,7 @@ class SourceBase:
         self._knees = tuple(min(SHARPEST, max(FLATTEST, each)) for each in memory.knees[-KNEE_READINGS:])
 
     def agree(self, memory: SourceMemory) -> float:
-        """Go by what the mounts of a job have found together, where it is proven; return the factor by which the base
+        """Go by what the mounts of a job have found together, where it is proven. Return the factor by which the base
         grew: the mean of the classes that this base knew, by their evidence. Raises ValueError as `adopt`."""
         other, moved, weight = SourceBase(memory), 0.0, 0.0
         for at in range(SIZE_CLASSES):
@@ -148,8 +148,8 @@ class SourceBase:
     def slowdown(self, ended: Ended, before: float) -> float:
         """Return how much longer these requests took than at the idle source, 1 or so where it is idle.
 
-        A size class that is seen for the first time gets the base that agrees with the others; if all are new, that
-        agrees with `before`, the slowdown until now.
+        A size class that is seen for the first time gets the base that agrees with the others. If all are new, each
+        gets the base that agrees with `before`, the slowdown until now.
         """
         known = [at for at in range(SIZE_CLASSES) if ended.count[at] and self._log2[at] is not None]
         found = math.log2(before)
@@ -228,7 +228,7 @@ class SourceBase:
         return moved / ended.total
 
     def halved(self, slowdown: float, half: float, drained: float) -> None:
-        """Learn the knee from the slowdown with all mounts at full concurrency, and at half of it; `drained`: the part
+        """Learn the knee from the slowdown with all mounts at full concurrency, and at half of it. `drained`: the part
         of the concurrency with which the base was found."""
         self._knees = (*self._knees, knee_of(slowdown, half, drained))[-KNEE_READINGS:]
 

@@ -3,9 +3,9 @@
 It goes by how much longer requests take than at an idle source.
 
 Pure (`limit_policy`). On the full minute of the wall clock all mounts hold back together for some requests' time (a
-drain), and see what idle is; on the half minute they go to half, and see whether the source has a knee. In between the
-limit rests where `limit * (slowdown - 1)^1.5 = weight * aim`. All mounts of a source see the same slowdown, so all rest
-at the same limit, by their weights. docs/tuner.md explains it.
+drain), and see what idle is. On the half minute all mounts go to half, and see whether the source has a knee. In
+between the limit rests where `limit * (slowdown - 1)^1.5 = weight * aim`. All mounts of a source see the same slowdown,
+so all rest at the same limit, by their weights. docs/tuner.md explains it.
 """
 
 from __future__ import annotations

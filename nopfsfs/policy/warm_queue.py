@@ -1,9 +1,9 @@
 """Files that commands ask to have here before a job reads them. Pure.
 
-They are fetched after all that the access stream needs: the stager begins them last, and none is commanded while the
-stream has fetches to command. They get the room that is free, and no copy leaves for them. A file is *kept* when it
-has its copy where its home is, in memory or on disk. A file that the source does not deliver in time is *late*: it
-comes last, and is asked for again and again.
+Such files are fetched after all that the access stream needs. The stager begins these fetches last, and none is
+commanded while the stream has fetches to command. Files of commands get the room that is free, and no copy leaves for
+them. A file is *kept* when it has its copy where its home is, in memory or on disk. A file that the source does not
+deliver in time is *late*: it comes last, and is asked for again and again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Messages between the supervisors of a cluster's nodes: where files live, what earlier mounts have left, copies that
-are handed to their homes, and what the source's idle requests take. They travel as news between the peer processes."""
+"""Messages between the supervisors of a cluster's nodes. Subjects: where files live, what earlier mounts have left,
+copies that are handed to their homes, and what the source's idle requests take. The messages travel as news between the
+peer processes."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ class SourceAgreed(Message, frozen=True, tag=8):
 
 
 class CopiesKept(Message, frozen=True, tag=9):
-    """Rows of which an earlier mount has left a copy on disk tier `tier` of the sender: bit i of `bits` stands for row
+    """Rows of which an earlier mount has left a copy on disk tier `tier` of the sender. Bit i of `bits` stands for row
     `first` + i; the highest bit of a byte comes first. All of these messages come before the sender's `NodeRoom`."""
 
     tier: Annotated[int, Meta(ge=1, le=TIERS_MOST)]

@@ -1,7 +1,7 @@
 """Shared state of every file: where its bytes are. One row per inode, and one writer per column.
 
 Writers publish the data first and the column that says so last. A reader of `tier` and `slot` may use the arena bytes
-they name until it next lets others run: the stager reuses a slot only after the server has passed through its
+they name until the reader next lets others run. The stager reuses a slot only after the server has passed through its
 event loop once more (`stager/extents.py`).
 """
 
@@ -46,18 +46,24 @@ class Tier(IntEnum):
 class Columns:
     """The per-row columns. Arrays have length n; memory that was never written costs nothing.
 
-    Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the bytes of
-    this version that were staged last, 0: of none),
-    `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
-    kernel, `fuse/passthrough.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32
-    (counts changes seen at the source, up to `inode_numbers.VERSION_LAST`), `stale` u8 (1 while the old version is
-    being forgotten; opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns`
-    i64[2n], `new_ino` u64[2n], at `new_place`. The rights of rows that have others than the index says: `renewed` u32
-    (counts), `right_mode`, `right_uid`, `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1]
-    (`tiers/rights.py`).
-    Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
-    push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
-    that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
+    The stager writes these.
+    - `tier` u8. `slot` i64: byte offset in the arena.
+    - `check` u64: xxh3 of the bytes of this version that were staged last, 0: of none.
+    - `disk` u8: 0, or 1 + number of the disk tier.
+    - `backing` i32: what the copy on disk is registered as with the kernel (`fuse/passthrough.py`); 0: it is not; below
+      0: withdrawn, and kept until no open uses it.
+    - `version` u32: counts changes seen at the source, up to `inode_numbers.VERSION_LAST`.
+    - `stale` u8: 1 while the old version is being forgotten; opens fail.
+    - `new_size`, `new_mtime_ns`, `new_ctime_ns` i64[2n], `new_ino` u64[2n]: refreshed, at `new_place`, for rows with
+      version > 0.
+    - The rights of rows that have others than the index says (`tiers/rights.py`): `renewed` u32 (counts), `right_mode`,
+      `right_uid`, `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1].
+
+    The supervisor writes these.
+    - `paged` u8: 1: the page cache was given the whole file; 2: some of it. 3: the same, and a push of the file that is
+      not done yet would come too late.
+    - `holder` u16: 1 + the node that has the row's home, where that is another one that may be asked; HOME_HERE where
+      it is this one; 0: there is none.
     """
 
     def __init__(self, fd: int, n: int, *, writable: bool) -> None:

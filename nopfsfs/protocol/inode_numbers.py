@@ -1,8 +1,8 @@
 """Inode numbers and handles of the mount: the row, and the version of its file.
 
-A file that changed at the source gets another inode, as one does that was replaced by rename: the kernel then keeps the
-pages of the two apart, and a handle of the old version can never be given bytes of the new one. No version comes twice:
-a file that has had the last one has no further version until a remount.
+A file that changed at the source gets another inode, as one does that was replaced by rename. So the kernel keeps the
+pages of the two apart. A handle of the old version can never be given bytes of the new one. No version comes twice: a
+file that has had the last one has no further version until a remount.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 class Outbox:
     """Sends messages over one end of a socket pair. Messages that the socket does not take wait here, in order, at most
-    `most` of them; a message beyond that is dropped, unless it is always to be sent. Not thread-safe."""
+    `most` of them. A message beyond that is dropped, unless it is always to be sent. Not thread-safe."""
 
     def __init__(self, sock: socket.socket, most: int) -> None:
         sock.setblocking(False)

@@ -25,9 +25,9 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """Kind of an event. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for OFF_DISK
-    1 when the tier failed or lost the copy and may be asked again later, for LACKING what is left of it, for
-    BACKED whether the kernel reads the copy on disk by itself."""
+    the size in bytes, with exceptions. FAILED and UNMEASURED: the errno. ON_DISK: the tier. OFF_DISK: 1 when the tier
+    failed or lost the copy and may be asked again later. LACKING: what is left of it. BACKED: whether the kernel reads
+    the copy on disk by itself."""
 
     OPEN = 1
     READ = 2
@@ -129,8 +129,8 @@ class Ring:
 
 
 def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2, until: int | None = None) -> Events:
-    """Up to `most` new events of each ring, in the order of time: what one process put because of what another had put
-    before comes after it. `until`: only those that were put before, as of `monotonic_ns`."""
+    """Up to `most` new events of each ring, in the order of time. What one process put because of what another had put
+    before comes after that. `until`: only those that were put before, as of `monotonic_ns`."""
     kinds, rows, values, _ = take_all_timed(rings, most, until)
     return kinds, rows, values
 

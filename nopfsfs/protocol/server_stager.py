@@ -29,8 +29,8 @@ class Origin(IntEnum):
 
 
 class Demand(NamedTuple):
-    """A READ that the server cannot answer from a tier. With id 0 it is news: offset < 0, grace -offset has
-    passed; length > 0, see PING; else the row's file was seen to have changed at the source."""
+    """A READ that the server cannot answer from a tier. With id 0 it is news. `offset` < 0: grace -offset has passed;
+    `length` > 0: see PING. Else the row's file was seen to have changed at the source."""
 
     id: int
     row: int
@@ -49,9 +49,10 @@ class YoungRead(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`length` bytes of the demand's range lie at `arena` (shorter than asked where a block ends; 0 at the end of
-    file), or `errno` says why not. id 0 asks for grace number `arena`; number 0, which comes first, says that the
-    server is known here: from then on it may read the arena, and is asked before any of it is used again. See PONG."""
+    """`length` bytes of the demand's range lie at `arena`, or `errno` says why not. There are fewer bytes than asked
+    where a block ends, and 0 at the end of file. An answer with id 0 asks for grace number `arena`. Number 0, which
+    comes first, says that the server is known here. From then on the server may read the arena, and is asked before any
+    of it is used again. See PONG."""
 
     id: int
     errno: int

@@ -1,11 +1,11 @@
 """Tripwires: the few files whose opens are seen when the kernel opens files by itself.
 
 Once OPEN is refused, an open of a file whose name the kernel knows shows nowhere. One file in some is given a name that
-is known for no time at all: each open of it costs a LOOKUP, in every epoch and for every job, with nothing to re-arm.
-Which these are follows from their rows alone, so all processes agree upon it.
+is known for no time at all. Each open of such a file costs a LOOKUP, in every epoch and for every job, with nothing to
+re-arm. Which these are follows from their rows alone, so all processes agree upon it.
 
-While somebody reads what no plan explains, all opens are shown again: the kernel is made to forget the attributes of
-all files, and is given them for a moment only, so that it asks for them at each open, when it checks rights.
+While somebody reads what no plan explains, all opens are shown again. The kernel is made to forget the attributes of
+all files, and is given them for a moment only. So the kernel asks for them at each open, when it checks rights.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads the attributes of live samplers; imports no framework. An order that the registry can compute is sent as a name
 with options (a generator as its state). Other orders, over a part of a data set or of the user's own, are sent as
-arrays in a private directory, which is removed when the mount has answered.
+arrays in a private directory. The directory is removed when the mount has answered.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def register(
 ) -> bool:
     """Register with the mount at (or above) `mount` what will be read. Return True when the mount has taken the plan.
 
-    `sampler`: a torch DataLoader or sampler in its present state: call this before the first epoch's iterator is made;
-    or a sampler's name, with `seed` and `options` (and keys of a plan file, such as `epoch`, `ranks`, `loader`); or
+    `sampler`: a torch DataLoader or sampler in its present state: call this before the first epoch's iterator is made.
+    Or a sampler's name, with `seed` and `options` (and keys of a plan file, such as `epoch`, `ranks`, `loader`). Or
     indices of an epoch, or paths, or a list of several epochs of these. `root`: the data set's directory, relative to
     the mount or absolute. `files`: the file order. `epochs`: the number of epochs to send of a part of a data set.
     `repeats`: an order of indices or paths may name a file twice. `missing_ok`: return False where nothing is mounted.

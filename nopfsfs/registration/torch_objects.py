@@ -30,8 +30,8 @@ def _is(thing: Any, name: str) -> bool:
 
 
 def live(sampler: Any, epochs: int) -> tuple[Table, list[Samples]] | None:
-    """The plan's table of a torch DataLoader or sampler, and its coming epochs as arrays where a table cannot describe
-    them (`epochs`: their number); None for another object. Raises ValueError."""
+    """The plan's table of a torch DataLoader or sampler; None for another object. Where a table cannot describe the
+    coming epochs, they are returned as arrays (`epochs`: their number). Raises ValueError."""
     loader = sampler if _is(sampler, "DataLoader") else None
     table: Table = {}
     if loader is not None:

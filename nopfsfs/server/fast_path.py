@@ -128,8 +128,8 @@ class FastPath:
         return bool(self._waiting or self._forwarded or self._closing)
 
     async def _settle(self) -> None:
-        """Let all tasks come to where they wait. Else a task that was about to do something, such as to pass a grace
-        period, would wait until the event loop is entered again: as long as hits are answered outside of it."""
+        """Let all tasks come to where they wait. Else a task about to act, as to pass a grace period, would wait until
+        the event loop is entered again. While hits are answered outside of the loop, it is not entered."""
         self._settled = False
         if not self._awaits:
             with trio.move_on_after(SETTLE_S):

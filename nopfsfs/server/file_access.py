@@ -169,8 +169,8 @@ class FileAccess:
         return self._arena[slot + off : slot + end]
 
     def _check_version(self, row: int, version: int) -> None:
-        """Raises FUSEError unless the row still has this version. Then what was read from the columns before belongs to
-        it: the stager marks a changed row as stale before it touches anything else of it."""
+        """Raises FUSEError unless the row still has this version. Where the version is the same, what was read from the
+        columns before belongs to it. The stager marks a changed row as stale before it touches anything else of it."""
         if self._stale[row] or self._version[row] != version:
             raise pyfuse3.FUSEError(errno.ESTALE)
 

@@ -13,9 +13,9 @@ Owner = tuple[int, int, int]  # pid, start time, number of the server
 def left_to(
     own: int, given: Iterable[int], owner_of: Callable[[int], Owner], ended: Collection[int]
 ) -> list[tuple[int, Owner]]:
-    """Return the blocks, with their owners, whose processes have ended, for the server with block `own` to take over:
-    it is the heir where its block is the lowest of the living. `given`: all blocks in use; `ended`: numbers of servers
-    that are known to have ended, though /proc may still show them."""
+    """Return the blocks, with their owners, whose processes have ended, for the server with block `own` to take over.
+    That server is the heir where its block is the lowest of the living. `given`: all blocks in use; `ended`: numbers of
+    servers that are known to have ended, though /proc may still show them."""
     left, living = [], []
     for block in given:
         pid, started, number = owner = owner_of(block)

@@ -200,8 +200,8 @@ class ServerProcess:
 
     def _meet_stager(self, message: messages.MeetStager, sock: int, arena: int = -1) -> None:
         """Use the socket `sock` to a new stager, and the message's arena where its descriptor is given. Raises OSError
-        where that did not arrive, for lack of descriptors: another server takes the place of this one, which must not
-        read its arena for what lies in another."""
+        where that descriptor did not arrive, for lack of descriptors. Another server takes the place of this one, which
+        must not read its arena for what lies in another."""
         if arena < 0 and message.arena != self._handoff.numbers["arena"]:
             raise OSError(errno.EMFILE, "no descriptor was left for the next arena")
         before = self._files.stager

@@ -33,9 +33,9 @@ class StagerClient:
     """Sends demands to one stager, and takes its answers. `run` is its task, which returns when the stager is gone, or
     after `leave`.
 
-    No demand is sent until the stager sends that it knows this server, nor may arena bytes be read: the stager would
-    reuse them at once. `welcomed` is called then. A stager that gives no sign of life while a READ waits for it is
-    passed by: `ask` raises StagerGone until the stager answers again.
+    No demand is sent until the stager sends that it knows this server. Nor may arena bytes be read before: the stager
+    would reuse them at once. `welcomed` is called when the stager has sent that. A stager that gives no sign of life
+    while a READ waits for it is passed by: `ask` raises StagerGone until the stager answers again.
     """
 
     def __init__(self, sock: socket.socket, welcomed: Callable[[], None], io_timeout: float = math.inf) -> None:

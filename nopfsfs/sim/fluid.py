@@ -1,14 +1,14 @@
 """The time that a cluster takes for the reads of each rank and their origins: the physical mode of the simulator.
 
-Everything that moves bytes is a resource with a rate: the source (which all nodes share, however many threads they
-have), a node's link to it, each storage class of each node (which serves its own ranks and its peers), the network in
-and out of a node, the staging threads that prepare samples. All resources work at the same time, each on what comes
-next in the order of the stream (earliest deadline first). A sample is there when the slowest resource has done with it.
-Ranks train on the samples that are there, and meet at the end of each step. Fetching runs ahead of training as far as
-the staging buffer goes; a sample with a place in a storage class is fetched as early as the source allows.
+Everything that moves bytes is a resource with a rate. All nodes share the source, however many threads they have. A
+node has a link to the source, and a network in and out of the node. Each storage class of a node serves the node's own
+ranks and its peers. Staging threads prepare samples. All resources work at the same time, each on what comes next in
+the order of the stream (earliest deadline first). A sample is there when the slowest resource has done with it. Ranks
+train on the samples that are there, and meet at the end of each step. Fetching runs ahead of training as far as the
+staging buffer goes. A sample with a place in a storage class is fetched as early as the source allows.
 
-That is the model of `performance.model` without its threads: avail(f) is the time at which all resources have done with
-the first f samples, and t_f follows from it (`model.ends`).
+That is the model of `performance.model` without its threads. The time avail(f) is that at which all resources have done
+with the first f samples, and t_f follows from it (`model.ends`).
 
 No rank waits for writes to a storage class, but they take the class's time.
 """
@@ -33,10 +33,10 @@ PEER = 64  # + the class of node `holder`; below: the class of the node itself (
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The reads of an epoch: `samples`, one for each rank and place of its stream, i32[places, ranks]; `where` it comes
-    from, u8[places, ranks] (as above); `holder` u16[places, ranks]: the node that it comes from or goes to. `ahead`:
-    fetching runs ahead of training. `written` f64[classes, nodes]: bytes that are written besides, spread over the
-    epoch."""
+    """The reads of an epoch. `samples`: one for each rank and place of its stream, i32[places, ranks]; `where`: the
+    place that each comes from, u8[places, ranks] (as above). `holder` u16[places, ranks]: the node that each comes from
+    or goes to. `ahead`: fetching runs ahead of training. `written` f64[classes, nodes]: bytes that are written besides,
+    spread over the epoch."""
 
     samples: Samples
     where: NDArray[np.uint8]
@@ -170,8 +170,8 @@ class Fluid:
         return float(np.cumsum(busy)[-1])
 
     def _gate(self, steps: int) -> float:
-        """The time when the staging buffer has room for the first of so many further steps: the end of the step that
-        lies as far back as the buffer holds."""
+        """The time when the staging buffer has room for the first of so many further steps. The time is the end of the
+        step that lies as far back as the buffer holds."""
         back = max(1, self._window - steps + 1)
         return self._past[-1 - back] if len(self._past) > back else 0.0
 

@@ -67,7 +67,7 @@ def dataset_of(sizes: NDArray[np.int64], source: str) -> SimDataSet:
 
 
 def with_budget(cluster: Cluster, budget: Record, sizes: NDArray[np.int64], *, disk: bool = False) -> Cluster:
-    """The cluster with a mount's capacities on each node, divided as the mount divides them (`policy.budget`): a part
+    """The cluster with a mount's capacities on each node, divided as the mount divides them (`policy.budget`). A part
     of the memory is for files on their way. A mount charges a copy more than its bytes; here a capacity is bytes of
     data. `sizes` i64[F]: of the files; `disk`: there is a class for disks, even of no capacity."""
     data, charged = int(sizes.sum()), int(charges(sizes).sum())

@@ -141,8 +141,8 @@ class Placed(Policy):
         self._slice = self._sliced(self.placement.slice, self.placement.home_class)
 
     def _origins(self) -> NDArray[np.uint8]:
-        """The place that each sample comes from, u8[3, F] as in `Reads`: while no node has read it, then for nodes
-        other than its home, then for its home."""
+        """The place that each sample comes from, u8[3, F] as in `Reads`. Row 0: while no node has read it; row 1: for
+        nodes other than its home; row 2: for its home."""
         sizes, number = self.job.sizes, self.placement.home_class
         nowhere = np.broadcast_to(np.int8(NOWHERE), len(sizes))
         found = np.full((3, len(sizes)), SOURCE, np.uint8)

@@ -1,9 +1,9 @@
 """Policies of the thesis's simulator: what each has ready before the first batch, and how it goes on. Pure.
 
 NoPFS's placement is that of `placement.methods`. The other policies follow the rules of the thesis's code, which differ
-from `sim.policies` (which class they use, what they draw), so that the thesis's tables are met.
+from `sim.policies` (which class they use, what they draw). So the thesis's tables are met.
 
-All policies fill the storage classes from the source as if all nodes read it at once; threads take turns, each with its
+All policies fill the storage classes from the source as if all nodes read it at once. Threads take turns, each with its
 node's whole share. Except with NoPFS and LBANN's dynamic store, the training waits for that.
 """
 

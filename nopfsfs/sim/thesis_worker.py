@@ -4,7 +4,7 @@ Rules (thesis, section 4.1.4, and the simulator that it describes) that differ f
 - The ranks meet after every batch. The staging buffer is refilled when a batch begins and the last has left it.
 - The staging threads take turns, however long each is busy. Each has its node's whole share of the source.
 - A sample that is not staged in time is fetched on demand, past the staging buffer, if that is sooner.
-- The source is shared with the other nodes that have a known read which begins at the same time or later: ranks are
+- The source is shared with the other nodes that have a known read which begins at the same time or later. Ranks are
   simulated one after another, each up to the end of its batch.
 - Nodes know at once what the others keep. A read of it has the whole rate of its storage class.
 """
@@ -45,8 +45,8 @@ class ThesisCache:
 
 @dataclass(frozen=True, slots=True)
 class ThesisRates:
-    """Seconds a byte. `compute`: to train on it; `write`: to prepare it and write it into the staging buffer; `peer`:
-    to get it from a peer whose storage is no limit, and write it; `source[g]`: to get it from the source, which g nodes
+    """Seconds a byte. `compute`: to train on it; `write`: to prepare it and write it into the staging buffer. `peer`:
+    to get it from a peer whose storage is no limit, and write it. `source[g]`: to get it from the source, which g nodes
     read, and write it."""
 
     compute: float
@@ -64,8 +64,8 @@ class ThesisRates:
 
 @dataclass(frozen=True, slots=True)
 class ThesisStaging:
-    """The ranks' staging buffers. `capacity`: bytes of each. `threads` of each rank fill them with what its node keeps,
-    and with what the source and the peers have where `from_source` and `from_peers` are True."""
+    """The ranks' staging buffers. `capacity`: bytes of each. `threads` of each rank fill them with what its node keeps.
+    The threads also take what the source and the peers have where `from_source` and `from_peers` are True."""
 
     capacity: tuple[int, ...]
     threads: int

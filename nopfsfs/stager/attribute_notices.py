@@ -1,6 +1,6 @@
 """The thread that notifies the kernel which attributes and ACLs it must ask for anew.
 
-The thread does nothing else, and nothing waits for it. Each row is notified twice, `AGAIN_S` apart: a server may have
+The thread does nothing else, and nothing waits for it. Each row is notified twice, `AGAIN_S` apart. A server may have
 read the old rights before they were renewed, and may answer a lookup with them after the first notification.
 """
 

@@ -1,10 +1,10 @@
 """Changes at the source: rights are renewed at once. The old version of a changed file is withdrawn at once, and the
 new version is taken up when it has settled.
 
-Owns the columns `stale`, `version`, `new_*` and those of the rights. A writer may be at work when a change is noticed:
-bytes read then may be half old and half new under attributes that no longer change. So a version is taken up only when
-it has been seen the same twice, `SETTLE_S` apart; until then opens and reads get ESTALE. Rights do not wait for that.
-A source that does not answer for one file holds up no other (`system/elastic_threads.py`).
+Owns the columns `stale`, `version`, `new_*` and those of the rights. A writer may be at work when a change is noticed.
+Bytes read then may be half old and half new under attributes that no longer change. So a version is taken up only when
+it has been seen the same twice, `SETTLE_S` apart; until then opens and reads get ESTALE. Rights do not wait for that. A
+source that does not answer for one file holds up no other (`system/elastic_threads.py`).
 
 No lock is held while the source is asked. A look that a later one has overtaken is made again: else it might bring back
 rights that were withdrawn since.
@@ -101,8 +101,8 @@ class ChangedFiles:
         return True
 
     def _seen(self, row: int) -> tuple[Seen | None, int]:
-        """The file in the row's place, None for something of another kind; and when its ACL was asked for (ns since
-        1970), 0 where the known ACL holds, as the times are the known ones. Raises OSError."""
+        """The file in the row's place, None for something of another kind, and when its ACL was asked for (ns since
+        1970). The time is 0 where the known ACL holds, as the times are the known ones. Raises OSError."""
         asked_ns = time.time_ns()
         st, acl = self._source.look(row, lambda st: not self._acl_holds(row, st))
         if stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row])):

@@ -1,8 +1,8 @@
 """Comparison of what is held of a file, in the arena and on disk, with the source, byte for byte, for `nopfs check`.
 
 A few threads read the source beside the workers. Each read takes a slot of the source, as a prefetch does, when one is
-free: readers are not disturbed, and what the mount may have under way at the source holds. A thread that the source or
-a disk keeps waiting gives its slot back and is passed by.
+free. So readers are not disturbed, and what the mount may have under way at the source holds. A thread that the source
+or a disk keeps waiting gives its slot back and is passed by.
 """
 
 from __future__ import annotations

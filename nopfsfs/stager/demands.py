@@ -46,9 +46,9 @@ class Demands:
         self._take(demand, self._clock())
 
     def retry(self, *, freed: bool = False) -> bool:
-        """Try the demands again that wait for room; True when some still do. `freed`: memory was. Those of files with a
-        copy on disk are tried only then, and no further than there is room, or when their time is over: each try costs
-        range blocks their memory."""
+        """Try the demands again that wait for room; True when some still do. `freed`: memory was. Demands of files with
+        a copy on disk are tried only then, and no further than there is room, or when their time is over. Each try
+        costs range blocks their memory."""
         delayed, self._delayed = self._delayed, deque()
         for demand, since in delayed:
             large = demand.row in self._copies
@@ -117,8 +117,9 @@ class Demands:
         return None
 
     def _load_for(self, row: int, start: int, *, late: bool, whole: bool) -> Load | None:
-        """The load that brings byte `start` of the row, under way or begun now, of the `whole` file only where that is
-        said; None without room or threads, and while its copy on disk is looked at, unless it is `late`."""
+        """The load that brings byte `start` of the row, under way or begun now. The load is of the `whole` file only
+        where that is said. None without room or threads, and while its copy on disk is looked at, unless it is
+        `late`."""
         load = self._loads.of(row)
         if load is None and not self._workers.exhausted:
             load = self._loads.begin_demanded(row, self._remote.node_for_demand(row))

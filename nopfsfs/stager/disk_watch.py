@@ -1,7 +1,8 @@
 """A watch over the disk thread: nothing waits for a disk that does not answer it.
 
 The policy holds a copy in memory from its command to write it until an event says how that ended. So commands that wait
-behind a disk that hangs are refused, and the present one is given up: when the disk answers, its copy is removed.
+behind a disk that hangs are refused, and the present one is given up. When the disk answers, the copy of that command
+is removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads: contiguous parts of source files on their way into the arena; and the reading of one block of a load, from a
+"""Loads: contiguous parts of source files on their way into the arena. Also the reading of one block of a load, from a
 copy on disk if there is a good one, else from the source."""
 
 from __future__ import annotations

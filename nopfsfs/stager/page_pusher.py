@@ -1,5 +1,5 @@
-"""The pusher: one thread that puts staged files into the mount's page cache, drops them, invalidates changed ones, and
-looks at what the kernel has kept of them when there is nothing else to do.
+"""The pusher: one thread that puts staged files into the mount's page cache, drops them, and invalidates changed ones.
+When there is nothing else to do, the thread looks at what the kernel has kept of them.
 
 The pusher does nothing else, because the kernel may block it for as long as a READ is unanswered. It takes the lock of
 `StagerState` only for moments, and nothing waits for it. It touches the mount through a detached copy of the mount, so
@@ -114,7 +114,7 @@ class PagePusher:
 
     @property
     def _quiet(self) -> bool:
-        """True while the files of the mount are to be left alone. The supervisor sets that in shared memory: a message
+        """True while the files of the mount are to be left alone. The supervisor sets that in shared memory. A message
         could be lost on a stager that hangs or is replaced, and the mount would be without pushes for good."""
         return self._supervisor[Metric.QUIET] != 0
 

@@ -1,10 +1,10 @@
 """Copies on disk that the kernel reads by itself: registered when they are whole, withdrawn when they are given up.
 
-Withdraws numbers in the column `backing`. A withdrawn number is closed only when no server can answer an open with it
-(a grace period after it was withdrawn, `stager/extents.py`) and no open that uses it is alive (`tiers/open_modes.py`):
-the kernel fails an open whose number it does not know, or that differs from the one in use. Until then the number stays
-in the column, below 0: the servers see that it is in use, and the next stager what is to be closed. A row has one
-number at a time.
+Withdraws numbers in the column `backing`. A withdrawn number is closed only when two things hold. No server can answer
+an open with it (a grace period after it was withdrawn, `stager/extents.py`). No open that uses it is alive
+(`tiers/open_modes.py`). The kernel fails an open whose number it does not know, or that differs from the one in use.
+Until then the number stays in the column, below 0. So the servers see that it is in use, and the next stager sees what
+is to be closed. A row has one number at a time.
 """
 
 from __future__ import annotations

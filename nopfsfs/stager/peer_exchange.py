@@ -1,7 +1,7 @@
 """The exchange with other nodes, as the stager's loop drives it: one peer process at a time, at the end of a socket.
 
 `StagerState` takes the messages. A peer process that has ended, or that another takes the place of, leaves nothing
-behind: rows that it was to bring are read from the source, and its leases end.
+behind. Rows that it was to bring are read from the source, and its leases end.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Demands come first, then loads that other nodes' readers wait for. What nobody waits for needs a slot for each block
 (`tiers/source_slots.py`). Slots of the source go first to further blocks of begun loads, then to loads that were begun
-already, then to the queued rows, in their order, then to the rows that come last. Blocks that are read ahead for the
-copies of large files have every other slot. Loads and rows with a copy on disk have queues and slots of their own.
+already. After these come the queued rows, in their order, then the rows that come last. Blocks that are read ahead for
+the copies of large files have every other slot. Loads and rows with a copy on disk have queues and slots of their own.
 No file takes all workers: blocks beyond its share are set aside. The slot of a stuck worker is given to another, while
 the source answers at all.
 """
@@ -250,7 +250,8 @@ class ReadQueue:
 
     def take_begun(self, load: Load) -> BlockRead | None:
         """The first block of a load that nobody waits for; its others are queued. None when all of it was read, or is
-        being read, for who waits, or when there is no slot: it may be of another kind than the row was queued for."""
+        being read, for who waits. None also when there is no slot: the load may be of another kind than the row was
+        queued for."""
         pending = [block for block, state in enumerate(load.blocks) if state == PENDING]
         if load.failed or not pending:
             return None

@@ -1,9 +1,9 @@
 """Fetches from other nodes: rows whose home is another node, fetched from there into extents of the arena.
 
-`RemoteFetches` owns the rows that wait to be requested, the requests without an answer, their limits, and the extents
-that may still be written to after their load has gone on without them. A request that a reader waits for goes on from
-the source when its answer is late (a hedge). The caller holds its own lock. Nothing here waits: all that leaves are
-messages.
+`RemoteFetches` owns the rows that wait to be requested, the requests without an answer, and their limits. Owns also the
+extents that may still be written to after their load has gone on without them. A request that a reader waits for goes
+on from the source when its answer is late (a hedge). The caller holds its own lock. Nothing here waits: all that leaves
+are messages.
 """
 
 from __future__ import annotations

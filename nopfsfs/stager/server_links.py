@@ -62,7 +62,7 @@ class ServerLinks:
         return len(self._sockets)
 
     def take(self, link: int, demand: Demand) -> Demand | None:
-        """A demand under the number that `StagerState` is to know it by; None for a grace that was passed, and for a
+        """A demand under the number that `StagerState` is to know it by. None for a grace that was passed, and for a
         ping, which are dealt with here."""
         if demand.id:
             return demand._replace(id=link << _LINK_SHIFT | demand.id & _NUMBER_MASK)

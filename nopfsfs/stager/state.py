@@ -139,8 +139,9 @@ class StagerState:
                 self._loads.fetch_ended(row, Event.FAILED, errno.ECANCELED)
 
     def set_budget(self, budget: int, whole_limit: int, range_budget: int) -> None:
-        """Change the arena's budget, the size of the largest file that is staged whole, and how much of the arena
-        blocks of files read by ranges may take; bytes. Blocks make room at once, staged files when they are evicted."""
+        """Change the arena's budget, and the size of the largest file that is staged whole; bytes. `range_budget`: how
+        much of the arena blocks of files read by ranges may take. Blocks make room at once, staged files when they are
+        evicted."""
         with self._acting:
             self._pool.set_budget(budget)
             self._loads.limit = self._block_copies.limit = whole_limit
@@ -267,8 +268,8 @@ class StagerState:
     # ---- workers ------------------------------------------------------------------------------------------
 
     def set_limit(self, limit: int, threads: int, bandwidth: int = 0, *, mark: bool = False) -> None:
-        """Set how many requests may be under way at the source, and how many bytes a second (0: no bound); there are to
-        be at least so many threads. `mark`: only requests that begin from now on are young."""
+        """Set how many requests may be under way at the source, and how many bytes a second (0: no bound). There are to
+        be at least so many `threads`. `mark`: only requests that begin from now on are young."""
         with self._acting:
             if mark:
                 self._slots.mark()

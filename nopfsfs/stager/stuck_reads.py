@@ -1,8 +1,8 @@
 """Reads that take far too long, and the loads that wait for them.
 
-A stuck read of a copy on disk is replaced by a read of the source, and one of the source by a read of the copy, if the
-load has passed one. Another stuck read of the source cannot be replaced; its slot is given to another load, while the
-source answers at all.
+A stuck read of a copy on disk is replaced by a read of the source. A stuck read of the source is replaced by a read of
+the copy, if the load has passed one. Another stuck read of the source cannot be replaced; its slot is given to another
+load, while the source answers at all.
 """
 
 from __future__ import annotations

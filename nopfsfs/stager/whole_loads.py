@@ -265,8 +265,8 @@ class WholeLoads:
         return load.running == 0 and (load.failed or load.left == 0)
 
     def has_copy(self, load: Load) -> bool:
-        """True for a load of one block whose copy on disk was passed for the source, is still there, and is read now:
-        the tier counts that."""
+        """True for a load of one block whose copy on disk was passed for the source, and is still there. True means
+        that the copy is read now: the tier counts that."""
         disk, row = load.passed_disk, load.row
         there = disk and self._columns.disk[row] == disk and self._columns.version[row] == load.version
         return bool(there) and len(load.blocks) == 1 and self._tiers.may_read(disk)

@@ -1,4 +1,4 @@
-"""The worker threads of the stager: each reads block after block, as `StagerState` says, or closes a file; and the
+"""The worker threads of the stager. Each reads block after block, as `StagerState` says, or closes a file. Also the
 thread that looks at what takes too long: reads of the source and of disk tiers, and the thread that writes disks."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class WorkerThreads:
         self._starting = threading.Lock()  # or two would start what one finds missing
 
     def start(self, threads: int, urgent: int, urgent_most: int = 0) -> None:
-        """Have so many threads work, and `urgent` more that serve demands only; others in the places of stuck ones,
-        and for demands, up to `urgent_most`, that find nobody."""
+        """Have so many threads work, and `urgent` more that serve demands only. Others start in the places of stuck
+        ones, and for demands that find nobody, up to `urgent_most`."""
         self._state.set_threads(threads, urgent, urgent_most)
         self._start(threads, urgent)
 

@@ -190,8 +190,8 @@ class Workers:
         return found
 
     def lacking(self, waiting: int) -> tuple[int, int]:
-        """(others, urgent): as `missing`, of those that nothing stuck is the reason for: a limit that rises needs more,
-        and demands that meet no idle worker."""
+        """(others, urgent): as `missing`, of the threads that nothing stuck is the reason for. A limit that rises needs
+        more, and so do demands that meet no idle worker."""
         alone = waiting - sum(self._idle)
         if alone > 0 and self.threads[True] < self.urgent_most:
             self.threads[True] = min(self.urgent_most, max(self.threads[True], self._count[True] + alone))

@@ -1,11 +1,11 @@
 """Files that were written just before they were read: read once more when they are old enough, and compared.
 
-A comparison of times before and after a read shows a writer, but for three: one within the same tick of the file
-system's clock; one on another machine while the times are in this machine's attribute cache; and one that writes
-through a mapping, which changes the times when a page is first written to, and not again before the page was written
-back. So what is read of a file whose mtime or ctime is younger than these take together is noted with its checksum.
-When the file is old enough that part is read again. Other bytes under the same times are a change like any other
-(`stager/changed_files.py`): all copies are withdrawn, those in the page cache of the mount included.
+A comparison of times before and after a read shows a writer, but for three. The first writes within the same tick of
+the file system's clock. The second writes on another machine while the times are in this machine's attribute cache. The
+third writes through a mapping. Such a write changes the times when a page is first written to, and not again before the
+page was written back. So what is read of a file whose mtime or ctime is younger than these take together is noted with
+its checksum. When the file is old enough that part is read again. Other bytes under the same times are a change like
+any other (`stager/changed_files.py`). All copies are withdrawn, those in the page cache of the mount included.
 
 One thread reads, one part at a time, and others while the source holds it (`system/elastic_threads.py`). Safe in any
 thread.
@@ -119,8 +119,8 @@ class YoungFiles:
             self._add_new(_Part(due, next(self._numbers), *read))
 
     def note_staged(self, index: Index) -> None:
-        """Note the young files whose checksum a stager before this one has published: its notes went with it, and the
-        bytes may lie in the kernel's page cache."""
+        """Note the young files whose checksum a stager before this one has published. That stager's notes went with it,
+        and the bytes may lie in the kernel's page cache."""
         columns = self._columns
         newest = np.maximum(index.mtime_ns, index.ctime_ns)
         known = (columns.check != 0) & ((columns.version != 0) | (newest >= self._clock_ns() - self.age_ns))
@@ -159,8 +159,9 @@ class YoungFiles:
     # ---- comparing ----------------------------------------------------------------------------------------
 
     def run(self, changed: Take, renew: Take, sure: Callable[[int, int], None] = lambda row, version: None) -> None:
-        """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more,
-        `renew(row)` a file that looks as before and holds other bytes, `sure(row, version)` one that holds the same."""
+        """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more.
+        `renew(row)` takes a file that looks as before and holds other bytes, `sure(row, version)` one that holds the
+        same."""
         self._tell_sure = sure
         while (part := self._next()) is not None:
             self._readers.hand_over(partial(self._compare_apart, part, changed, renew))

@@ -1,8 +1,8 @@
 """The supervisor's side of the control socket: one JSON object a line, both ways (the other side: `client.py`).
 
 Nothing that a client sends or leaves undone ends more than its own connection. The number of connections, the length of
-lines and answers, the time of each step, and the processor time that all of them take are bounded: whoever asks ten
-thousand times a second is answered less often. docs/control-socket.md describes the messages.
+lines and answers, and the time of each step are bounded. So is the processor time that all connections take. Whoever
+asks ten thousand times a second is answered less often. docs/control-socket.md describes the messages.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Feed(Protocol):
 
 class Caller:
     """The other end of one connection. `gone` is set when it has hung up. What is in `at_end` is called when the
-    connection has ended; a caller for whom there is something in it may say nothing for as long as it likes. `feed`:
-    what follows the answer; the connection then answers nothing else."""
+    connection has ended. A caller for whom there is something in `at_end` may say nothing for as long as it likes.
+    `feed`: what follows the answer; the connection then answers nothing else."""
 
     def __init__(self, waiting: trio.CapacityLimiter) -> None:
         self.gone = trio.Event()

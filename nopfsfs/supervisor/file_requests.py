@@ -92,8 +92,8 @@ class FileRequests:
         self._asked: dict[Caller, _Asked] = {}
 
     async def answer(self, said: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Take the `paths` of a message `warm`, `drop` or `check`, texts below the mountpoint; with `follow`, tell from
-        now on what becomes of all that the caller named. Return `asked`, and `wrong`: [number in `paths`, what is
+        """Take the `paths` of a message `warm`, `drop` or `check`, texts below the mountpoint. With `follow`, report
+        from now on what becomes of all that the caller named. Return `asked`, and `wrong`: [number in `paths`, what is
         wrong]. Raises ValueError."""
         command, paths, follow = said["command"], said.get("paths", []), said.get("follow", False)
         if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):

@@ -36,7 +36,7 @@ def configured_bytes(config: MountConfig, given: int | None, data: int, node: No
 
 class MemoryBudget:
     """Bytes that the mount may take: `configured`, and `allowed` now. `data`: what all files cost; `page_cache`: of the
-    configuration; `stager`: its metrics; `processes`: the number of those still to be started; `node`: where others see
+    configuration; `stager`: its metrics. `processes`: the number of those still to be started; `node`: where others see
     what this mount was promised."""
 
     def __init__(

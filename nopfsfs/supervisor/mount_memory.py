@@ -19,7 +19,7 @@ from nopfsfs.tiers.open_modes import OpenModes
 
 
 class MountMemory:
-    """Owns the descriptors of columns, metrics, modes, taken requests and end switches in `fds`, and `rings`: the
+    """Owns the descriptors of columns, metrics, modes, taken requests and end switches in `fds`. Owns `rings`: the
     stager's, and one for each of so many servers. All of `fds` are closed with `resources`, but for `ready` and
     `arena`."""
 

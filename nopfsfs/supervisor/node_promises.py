@@ -1,9 +1,9 @@
 """Memory that the mounts of one user on a node were promised, so that no two are promised the same.
 
 Each mount writes its budget, and what it holds of it, into its state directory. The mounts of a user read each other's,
-in the directories beside their own. What another was promised and does not hold yet is not available; its pages in the
-page cache count as not held, as the kernel calls them available. There is no ledger between users, which others could
-write: between them the available memory decides.
+in the directories beside their own. What another was promised and does not hold yet is not available. The other's pages
+in the page cache count as not held, as the kernel calls them available. There is no ledger between users, which others
+could write: between them the available memory decides.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs the computations that a follower hands out: in a thread, in a process apart, and those of later epochs at a
-pace of their own.
+"""Runs the computations that a follower hands out, in a thread or in a process apart. Computations of later epochs run
+at a pace of their own.
 
-The follower is asked for them when the event loop has looked at the rings. A clock for each would wake the supervisor
-tens of times a second, beside readers that want the processor.
+The follower is asked for computations when the event loop has looked at the rings. A clock for each would wake the
+supervisor tens of times a second, beside readers that want the processor.
 """
 
 from __future__ import annotations

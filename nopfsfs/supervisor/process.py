@@ -1,7 +1,7 @@
 """The supervisor process: holds the FUSE descriptor, serves nothing; owns plan, policy, and the life of the others.
 
-Its life: make the shared memory, start servers and stager, see that the mount answers, tell `nopfs-mount`, then
-follow the reader until the mount is gone. One nursery; the exit stack closes what was made, in reverse order.
+Its life: make the shared memory, start servers and stager, see that the mount answers, tell `nopfs-mount`. Then follow
+the reader until the mount is gone. One nursery; the exit stack closes what was made, in reverse order.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The signal by which the reader is followed: its opens, or, once the kernel opens files by itself, tripwires.
 
-To refuse OPEN cannot be taken back, and while OPEN is answered every open and every close is seen. So `auto` refuses it
-only when all that is read now follows plans that have held for a while, and nothing that is in memory has to make
-room for anything. When somebody reads what no plan explains, `auto` has all opens shown again, by attributes that the
-kernel may not remember (`Shown.ALL`), until all is explained. `tripwire` refuses OPEN from the first, and sees
-tripwires only.
+To refuse OPEN cannot be taken back, and while OPEN is answered every open and every close is seen. So `auto` refuses
+OPEN only when two things hold. All that is read now follows plans that have held for a while. Nothing that is in memory
+has to make room for anything. When somebody reads what no plan explains, `auto` has all opens shown again, until all is
+explained. Opens are shown by attributes that the kernel may not remember (`Shown.ALL`). `tripwire` refuses OPEN from
+the first, and sees tripwires only.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from nopfsfs.supervisor.control_socket import Caller
 
 
 class Quiet:
-    """The callers for whom the mount is kept quiet, until the last of them has hung up: a command that was interrupted
-    leaves a mount that works on as before. `metrics`: the supervisor's block, where the stager looks."""
+    """The callers for whom the mount is kept quiet, until the last of them has hung up. So a command that was
+    interrupted leaves a mount that works on as before. `metrics`: the supervisor's block, where the stager looks."""
 
     def __init__(self, metrics: memoryview) -> None:
         self._metrics = metrics

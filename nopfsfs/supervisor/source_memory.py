@@ -1,7 +1,7 @@
 """The tuner's knowledge of a source, kept for the next mount of that source: how long requests take while it is idle.
 
-A small file beside the index, as that of the last job (`last_job.py`): replaced whole, and ignored if it is damaged, of
-another version or of another owner.
+The knowledge is in a small file beside the index, as that of the last job (`last_job.py`). The file is replaced whole,
+and ignored if it is damaged, of another version or of another owner.
 """
 
 from __future__ import annotations

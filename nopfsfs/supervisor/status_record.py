@@ -19,8 +19,8 @@ _TIERS = {
 
 
 def served(metrics: Counters, *, estimated: bool = False) -> dict[str, dict[str, int]]:
-    """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served
-    by the page cache; a READ at offset 0 counts a file for the tier that answered it."""
+    """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served by
+    the page cache. A READ at offset 0 counts a file for the tier that answered it."""
     result = {
         name: {"files": int(metrics[files]), "bytes": int(metrics[size])} for name, (files, size) in _TIERS.items()
     }
@@ -57,10 +57,10 @@ def record(
     off: list[dict[str, Any]] | None = None, epochs: list[dict[str, Any]] | None = None,
     kernel: list[dict[str, str]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: the ways of working; `rates`: of what was fetched; `recheck`: of
-    `supervisor/recheck_requests.py`; `tuning`: of `supervisor/source_tuning.py`; `peers`: where there are any; `off`:
-    what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`; `epochs`: of
+    """The record. Bytes, seconds. `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
+    kernel was found to keep; `modes`: the ways of working. `rates`: of what was fetched; `recheck`: of
+    `supervisor/recheck_requests.py`; `tuning`: of `supervisor/source_tuning.py`; `peers`: where there are any. `off`:
+    what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`. `epochs`: of
     `observing/epoch_records.py`; `kernel`: calls that are missing (`system/abilities.py`): `what`, `effect`."""
     return {
         "state": state,

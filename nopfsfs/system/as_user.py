@@ -2,7 +2,7 @@
 
 A child process gives up root for the user, for good, and calls the function. So the kernel refuses whatever the user
 may not do: no link, pid or file that the user has prepared leads root anywhere. Where the user has put a fifo, or a
-file system that does not answer, only the child waits for ever; the user may also stop or kill the child. The wait for
+file system that does not answer, only the child waits for ever. The user may also stop or kill the child. The wait for
 the child's answer has a limit.
 """
 

@@ -110,8 +110,8 @@ def reopen(fd: int, flags: int) -> int:
 
 
 def by_descriptor(fd: int) -> str:
-    """Return a path that leads to the file of a descriptor of this process, also of an O_PATH descriptor, whatever is
-    renamed: for calls that take no such descriptor."""
+    """Return a path that leads to the file of a descriptor of this process, whatever is renamed. The descriptor may be
+    an O_PATH one: the path is for calls that take no such descriptor."""
     return f"/proc/self/fd/{fd}"
 
 

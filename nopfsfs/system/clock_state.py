@@ -32,5 +32,6 @@ def disciplined() -> bool:
 
 def trusted(state: int, status: int, error_us: int) -> bool:
     """True for a clock in this state; arguments as adjtimex(2) returns them. The greatest possible error, which the
-    kernel knows too, grows by 0.5 ms a second between corrections that may be half an hour apart: it says nothing."""
+    kernel knows too, says nothing. Between corrections, which may be half an hour apart, that error grows by 0.5 ms a
+    second."""
     return 0 <= state < _TIME_ERROR and not status & _UNSYNCHRONISED and error_us <= ERROR_MOST_S * 1e6

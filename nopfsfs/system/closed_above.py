@@ -1,7 +1,7 @@
 """Directories above a source that keep out users who could reach the source's files through a mount.
 
 The kernel checks every directory of a path. A user who mounts a source for all users gives them what lies below a
-directory that they may not enter, because the mount leads there by another path.
+directory that they may not enter. The mount leads there by another path.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ Result = TypeVar("Result")
 
 
 class ElasticLimiter:
-    """Limiter that lets calls run in `least` threads at a time, and in up to `most` while all of these are busy and a
-    call has waited for `WAITED_S`. The surplus ends with the calls that made it necessary."""
+    """Limiter that lets calls run in `least` threads at a time. While all of these are busy and a call has waited for
+    `WAITED_S`, calls run in up to `most` threads. The surplus ends with the calls that made it necessary."""
 
     def __init__(self, least: int, most: int) -> None:
         self._least, self._most = least, most

@@ -1,8 +1,8 @@
 """Guesses of world size and local ranks, from the environment of batch systems and launchers. Pure.
 
-The guesses are candidates, not facts. `nopfs-mount` usually runs once a node, before the job: under torchrun one Slurm
-task is eight ranks, and with `srun --ntasks-per-node=1` the step that mounts is not the step that trains. The plan
-finds out which candidate is true from the files that are opened.
+The guesses are candidates, not facts. `nopfs-mount` usually runs once a node, before the job. Under torchrun one Slurm
+task is eight ranks. With `srun --ntasks-per-node=1` the step that mounts is not the step that trains. The plan finds
+out which candidate is true from the files that are opened.
 """
 
 from __future__ import annotations

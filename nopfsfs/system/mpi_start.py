@@ -1,6 +1,6 @@
 """Detection of a start by MPI, from the environment that launchers make. Pure, and imports no MPI.
 
-The variables are those of the launchers themselves: a batch script that has only Slurm's was not started by MPI, nor
+The variables are those of the launchers themselves. A batch script that has only Slurm's was not started by MPI, nor
 was a task of an `srun` without an MPI plugin.
 """
 

@@ -53,7 +53,7 @@ def of_node(proc: Path = Path("/proc")) -> int | None:
 
 def share_heap() -> None:
     """Let all threads of this process, from now on, allocate from one heap (mallopt(3)), where the C library has it.
-    Else each thread may use a heap of its own, of which each keeps what its largest moment took: a process of many
+    Else each thread may use a heap of its own, and each heap keeps what its largest moment took. So a process of many
     threads grows for hours."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

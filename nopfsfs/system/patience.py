@@ -9,7 +9,7 @@ GAP_S = 2.5  # so long between two calls, this process has been suspended (freez
 class Patience:
     """Count of the seconds since a question was left unanswered. Call `look` several times a second.
 
-    After a gap between two calls the count begins anew: what stopped this process may have stopped the other one as
+    After a gap between two calls the count begins anew. What stopped this process may have stopped the other one as
     well, which then gets the whole time to answer."""
 
     def __init__(self) -> None:

@@ -136,8 +136,8 @@ class Handoff:
 
 
 def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes]:
-    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process unless
-    `popen`, which goes to `subprocess.Popen`, has others."""
+    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process.
+    `popen`, which goes to `subprocess.Popen`, may name others."""
     with closing_fd(handoff.write()) as fd:
         command, fds = module_command(module, str(fd)), (fd, *handoff.fds.values())
         return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)
@@ -162,8 +162,8 @@ def set_priority(role: str) -> None:
     """Set this process's priority, so that servers run before processes that work ahead of the readers. Otherwise a
     request that wakes a server where the supervisor or a pusher is at work waits up to a millisecond. The stager has
     the lowest priority, so that fetches in vain do not hold up the supervisor's search for what to fetch. All threads
-    of the supervisor have the readers' priority: one with a lower priority would hold the interpreter's lock while it
-    does not get the processor."""
+    of the supervisor have the readers' priority. A thread with a lower priority would hold the interpreter's lock while
+    it does not get the processor."""
     with contextlib.suppress(PermissionError):
         if role == "super":
             os.setpriority(os.PRIO_PROCESS, 0, _NICE["server"])
@@ -227,8 +227,9 @@ def become_reader(config: MountConfig) -> None:
 
 @contextlib.contextmanager
 def become_reader_with_admin(config: MountConfig) -> Iterator[None]:
-    """Give up root as `become_reader` does, but for CAP_SYS_ADMIN: threads that are started inside the `with` block
-    have and keep it, if this process had it. This thread gives it up at the end of the block. Raises OSError."""
+    """Give up root as `become_reader` does, but for CAP_SYS_ADMIN. Threads that are started inside the `with` block
+    have and keep that capability, if this process had it. This thread gives the capability up at the end of the block.
+    Raises OSError."""
     if config.uid is None:
         yield
         return

@@ -1,9 +1,9 @@
 """Directories for the state of a mount, and for indexes: their names, and how to make them safe to use.
 
 Root uses /run/nopfs; a user $XDG_RUNTIME_DIR/nopfs or, where that is missing (it often is on compute nodes),
-/tmp/nopfs-UID. Where XDG_RUNTIME_DIR is not set, which is so outside a login session, nothing is made in /run/user/UID:
-that goes when the user's last session on the node ends, and the mount goes on. Each mount has a directory of its own
-in the run directory, named after its mountpoint and its device number.
+/tmp/nopfs-UID. Outside a login session XDG_RUNTIME_DIR is not set. Then nothing is made in /run/user/UID: that goes
+when the user's last session on the node ends, and the mount goes on. Each mount has a directory of its own in the run
+directory, named after its mountpoint and its device number.
 """
 
 from __future__ import annotations

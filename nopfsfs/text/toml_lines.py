@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 
 
 def line_of(text: str, path: Path) -> int | None:
-    """The line, from 1, of the last key of `path`. Where that key is missing, the line of the nearest table around it;
+    """The line, from 1, of the last key of `path`. Where that key is missing, the line of the nearest table around it.
     None where there is no such table, as for a key that is missing at the top."""
     lines = key_lines(text)
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)

@@ -1,7 +1,7 @@
 """Sizes, rates, durations and rank lists as people write them, and back. Pure.
 
-Sizes: `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, ... are powers of 1024; `KB`, `MB`, ... are powers of 1000,
-as in dd(1); a number alone, or with `B`, is bytes. Case does not matter and fractions are allowed: `1.5T`.
+Sizes: `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, ... are powers of 1024. `KB`, `MB`, ... are powers of 1000, as in
+dd(1). A number alone, or with `B`, is bytes. Case does not matter and fractions are allowed: `1.5T`.
 Rates: a size and `/s`, from 1 B/s to 1000 PB/s.
 """
 

@@ -1,9 +1,9 @@
 """The RAM arena: staged bytes in one shared mapping, and the allocator that never exceeds its budget.
 
-The mapping's address range is several times the budget, and freed extents give their memory back, so
-fragmentation costs addresses, not memory. Some of what is freed keeps its memory for a while, for the next file of that
-length: the kernel takes longer to give and zero pages than a file takes to be copied into them. The stager owns the
-allocator; servers only map the bytes.
+The mapping's address range is several times the budget, and freed extents give their memory back, so fragmentation
+costs addresses, not memory. Some of what is freed keeps its memory for a while, for the next file of that length. The
+kernel takes longer to give and zero pages than a file takes to be copied into them. The stager owns the allocator;
+servers only map the bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The directories above a source that all users may reach through a mount: they may be closed later.
 
-While a directory above keeps out whom the source lets in, the root of the mount is shown with fewer rights: only its
-owner may enter, and not even the owner where that directory is another's. Root may always.
+While a directory above keeps out whom the source lets in, the root of the mount is shown with fewer rights. Only the
+root's owner may enter, and not even the owner where that directory is another's. Root may always.
 """
 
 from __future__ import annotations

@@ -71,8 +71,9 @@ class KeptCopies:
         return bool(self._disks)
 
     def next_spare(self, staged: int) -> tuple[int, int] | None:
-        """A row that stays in memory and has no copy on disk yet, for the next mount, and the disk to write it to; None
-        where there is none now. `staged`: files that were staged so far. A disk may hold this up."""
+        """(row, disk): a row that stays in memory and has no copy on disk yet, for the next mount. The disk is the one
+        to write it to. None where there is none now. `staged`: files that were staged so far. A disk may hold this
+        up."""
         if not self._spare and staged != self._seen and time.monotonic() >= self._spare_at:
             self._seen, self._spare_at = staged, time.monotonic() + SPARE_PAUSE_S
             c = self._columns

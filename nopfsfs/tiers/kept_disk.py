@@ -175,8 +175,8 @@ class KeptDisk(Disk):
         (self._young.add if young else self._young.discard)(row)
 
     def spare_room(self) -> int:
-        """Bytes that are free for copies of files that have their home in memory; -1 where the source does not fit on
-        this disk as a whole."""
+        """Bytes that are free for copies of files that have their home in memory. The result is -1 where the source
+        does not fit on this disk as a whole."""
         cache = self._cache
         room = self._whole_room(cache) if cache is not None and self.usable() else 0
         return -1 if self._rows.charged_bytes > room else max(0, room - self.used)

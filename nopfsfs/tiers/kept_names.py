@@ -1,7 +1,7 @@
 """Names of kept copies: what a file name says of a copy, and which copy a row of the index may have.
 
-A copy is called KEY-SUM: KEY stands for the source and for path, size, mtime, ctime and inode number of the file there,
-SUM for its bytes (docs/decisions/0018-kept-copies.md).
+A copy is called KEY-SUM. KEY stands for the source and for path, size, mtime, ctime and inode number of the file there.
+SUM stands for the copy's bytes (docs/decisions/0018-kept-copies.md).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The mode in which an inode is open: through the page cache, or passed through to a file on disk.
 
-The kernel fails an open (EIO) that asks for one mode while the inode is open in the other, or for another registered
-file than the one in use. So the servers count the opens that are alive of each file that may be passed through. While
-any is alive, a server opens the file in the mode of these. A server counts an open before it answers, and a release
-after its answer was accepted. If a server is killed in between, the count stays too high, and the file's mode never
-changes again; the count is never too low. All servers write the column, each row under a lock of its own that the
-kernel frees with its holder. Only opens and releases of such files take the lock, and its holder waits for nothing.
+The kernel fails an open (EIO) that asks for one mode while the inode is open in the other. The kernel also fails an
+open that asks for another registered file than the one in use. So the servers count the opens that are alive of each
+file that may be passed through. While any is alive, a server opens the file in the mode of these. A server counts an
+open before it answers, and a release after its answer was accepted. If a server is killed in between, the count stays
+too high, and the file's mode never changes again; the count is never too low. All servers write the column, each row
+under a lock of its own that the kernel frees with its holder. Only opens and releases of such files take the lock, and
+its holder waits for nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The kernel's page cache of the mount as a tier: push bytes into it, drop them, see what is left of them, forget the
-name of a changed file, or its attributes.
+"""The kernel's page cache of the mount as a tier. Functions push bytes into it, drop them, and see what is left of
+them. Others forget the name of a changed file, or its attributes.
 
 `push`, `forget_name` and `forget_attributes` write notifications to the FUSE descriptor. The first two may block, in
 uninterruptible sleep: `push` while a READ of that inode is unanswered, `forget_name` while a LOOKUP in that directory
@@ -49,8 +49,8 @@ def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
 
 
 def forget_attributes(fuse_fd: int, inode: int) -> None:
-    """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right; its pages stay,
-    and an answer that is under way is not kept. An inode that it does not know is no error."""
+    """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right. The inode's pages
+    stay, and an answer that is under way is not kept. An inode that it does not know is no error."""
     with suppress(FileNotFoundError):
         os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_INODE, kernel.NOTIFY_INVAL_INODE_OUT.pack(inode, -1, 0)))
 

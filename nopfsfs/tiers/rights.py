@@ -1,8 +1,8 @@
 """Rights of rows that are no longer those of the index: mode, owner, group and POSIX ACL, in shared memory.
 
-The stager renews them; servers read them without a lock, and never wait. Each row has two places, and `renewed` counts:
-the rights of count c stand in place c & 1, so the other place is free to be written. A reader that finds the count
-unchanged after it has read has read one state whole, never the mode of one and the owner of another.
+The stager renews them; servers read them without a lock, and never wait. Each row has two places, and `renewed` counts.
+The rights of count c stand in place c & 1, so the other place is free to be written. A reader that finds the count
+unchanged after the read has read one state whole, never the mode of one and the owner of another.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _TRIES = 1000  # reads of rights that change meanwhile: the stager changes those
 
 
 class Rights(NamedTuple):
-    """The rights of a row. `mode`: type and permission bits. `acl`: the POSIX access ACL as the kernel gives it,
-    b"" for none; None: there is one that is not known, and nobody may be let in by the mode alone."""
+    """The rights of a row. `mode`: type and permission bits. `acl`: the POSIX access ACL as the kernel gives it, b""
+    for none. `acl` None: there is an ACL that is not known, and nobody may be let in by the mode alone."""
 
     mode: int
     uid: int

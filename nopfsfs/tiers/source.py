@@ -47,8 +47,8 @@ class Identity(NamedTuple):
 
 
 class Source:
-    """Opens and reads rows of the index below `root`, an absolute path free of links, and asks for their attributes;
-    `known` is the file system of the root as it was at the scan. Holds no descriptors; safe in any thread."""
+    """Opens and reads rows of the index below `root`, an absolute path free of links, and asks for their attributes.
+    `known`: the file system of the root as it was at the scan. Holds no descriptors; safe in any thread."""
 
     def __init__(self, root: bytes, index: Index, columns: Columns, known: FileSystem | None = None) -> None:
         self._root = root
@@ -85,9 +85,9 @@ class Source:
         return np.where(versions > 0, self._columns.new_size[new_place(rows, versions)], self._index.size[rows])
 
     def look(self, row: int, ask: Callable[[os.stat_result], bool]) -> tuple[os.stat_result, bytes | None]:
-        """The attributes of the file in the row's place now, and the POSIX access ACL of that very inode, b"" for none;
-        None where `ask` returns False for the attributes. Raises OSError; ESTALE where the source is not there, and
-        where a followed link leads elsewhere."""
+        """The attributes of the file in the row's place now, and the POSIX access ACL of that very inode. The ACL is
+        b"" for none, and None where `ask` returns False for the attributes. Raises OSError; ESTALE where the source is
+        not there, and where a followed link leads elsewhere."""
         with self._below.looked(row) as (fd, st):
             return st, acl_of(fd) if ask(st) else None
 

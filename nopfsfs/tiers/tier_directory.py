@@ -5,11 +5,11 @@ releases wrote PID alone. The directory and its marker belong to whoever makes t
 the user who reads the source. So that user, who may own PATH, can put nothing in the place of `copies` before it is
 handed over, and can forge no marker.
 
-A directory is removed only when its name, its owner and its marker all say that a mount made it, and that the process
-of that mount has ended. A process may end before it has written its marker. Then the name tells all that the marker
-would, and the directory is removed if nothing is in it. On this boot of this kernel, pid and start time show that a
-process has ended; a process of another boot of this host has ended. Directories of other hosts stay. Locks are a sign
-of life where there are any, and nothing needs them.
+A directory is removed only when its name, its owner and its marker all say that a mount made it. All three must also
+say that the process of that mount has ended. A process may end before it has written its marker. Then the name tells
+all that the marker would, and the directory is removed if nothing is in it. On this boot of this kernel, pid and start
+time show that a process has ended. A process of another boot of this host has ended. Directories of other hosts stay.
+Locks are a sign of life where there are any, and nothing needs them.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def _clear(name: str, parent: int, owners: Collection[int]) -> bool:
 
 
 def _is_dead(name: str, own: int) -> bool:
-    """True when the marker proves that a mount made the directory, and has ended; or the name, where the process ended
-    before it had written the marker, and nothing else is there. Raises OSError."""
+    """True when the marker proves that a mount made the directory, and has ended. The name is enough where the process
+    ended before it had written the marker, and nothing else is there. Raises OSError."""
     try:
         fd = open_regular(_MARKER, own)
     except FileNotFoundError:

@@ -211,8 +211,8 @@ class Beliefs:
             self._binding.bind(track, self._cohorts.explained(cohort, opened))
 
     def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
-        """Follow a certain plan in place of `track`'s, or, None, as that of a further reader: at once if its tables are
-        there or quickly made, else once a job has made them."""
+        """Follow a certain plan in place of `track`'s; None: as the plan of a further reader. The plan is followed at
+        once if its tables are there or quickly made, else once a job has made them."""
         order: EpochOrder | None = None
         if track is not None:
             known = (one for one in (track.places.now, track.places.ahead) if one is not None)

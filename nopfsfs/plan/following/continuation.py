@@ -1,7 +1,7 @@
 """Plans that may follow one that is certain: its next epoch or another one, further ranks, the order by another name.
 
-Compares the opens that contradict a locked plan with what it may have gone over to, and an epoch that began as expected
-with the others. Reads off the opens to whom an epoch is dealt.
+Compares the opens that contradict a locked plan with what that plan may have gone over to. Compares an epoch that began
+as expected with the others. Reads off the opens to whom an epoch is dealt.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Continuation:
             self._beliefs.replace(track, best.candidate.hypothesis(here.world, here.ranks))
 
     def note_others(self, best: Suspect, suspects: Sequence[Suspect]) -> None:
-        """Keep the other names of an order that was found: by these it goes on otherwise, which is looked at when it
-        does not go on as expected."""
+        """Keep the other names of an order that was found. By another name the order goes on otherwise. The other names
+        are tried when the order does not go on as expected."""
         same = [one for one in suspects if one is not best and one.worth >= LOCK - MARGIN and not best.contradicts(one)]
         self._others = [(best.candidate, one.candidate) for one in same][:_OTHERS] + self._others
         del self._others[_OTHERS_KEPT:]

@@ -59,8 +59,8 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Known:
-    """A plan that is followed. `after`, `bits`: opens of its readers after which it was certain, and the evidence then,
-    less the bits that name it; None: it is not certain, or never was."""
+    """A plan that is followed. `after`: opens of the plan's readers after which it was certain; `bits`: the evidence
+    then, less the bits that name it. None: the plan is not certain, or never was."""
 
     plan: PlanStatus
     origin: PlanOrigin
@@ -115,8 +115,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`opens`: of all files; `needed`: bits that make a plan certain; `rests_s`: seconds for which searches rest,
-    because they have taken their share of a core; `long_search`: one that takes minutes runs."""
+    """`opens`: of all files; `needed`: bits that make a plan certain. `rests_s`: seconds for which searches rest,
+    because they have taken their share of a core. `long_search`: one that takes minutes runs."""
 
     state: str
     opens: int

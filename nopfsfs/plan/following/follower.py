@@ -189,8 +189,8 @@ class Follower:
     def register(self, plans: Sequence[tuple[EpochOrder, int | None]], *, replace_said: bool = True) -> None:
         """Follow plans that a user has said (tables, K where known) from now on; opens have to confirm them.
 
-        They take the place of those that were said before of the same files (unless `replace_said` is False); what is
-        said again goes on as it is.
+        These plans take the place of those that were said before of the same files, unless `replace_said` is False. A
+        plan that is said again goes on as it is.
         """
         self._beliefs.register(plans, replace_said=replace_said)
         self._settle()
@@ -217,8 +217,8 @@ class Follower:
         self._settle()
 
     def add_order(self, dataset: int, order: FileOrder) -> int:
-        """Add an enumeration of a data set's files, all of which one of its others must hold; its index, an old one
-        if it is there already."""
+        """Add an enumeration of a data set's files. Return its index, an old one if the enumeration is there already.
+        Another enumeration of the data set must hold all of these files."""
         orders = self._datasets[dataset].orders
         for at, one in enumerate(orders):
             if one.rows is order.rows or np.array_equal(one.rows, order.rows):
@@ -316,8 +316,8 @@ class Follower:
 
     @property
     def steady(self) -> bool:
-        """True: all that is read now follows plans that have held for a while, and nothing is read in turn with it
-        whose order is not known."""
+        """True: all that is read now follows plans that have held for a while. Also, nothing whose order is not known
+        is read in turn with it."""
         streams = self._beliefs.streams()
         held = bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
         return held and not self._beliefs.unknown_lately
@@ -358,8 +358,8 @@ class Follower:
         ]  # fmt: skip
 
     def to_record(self) -> list[RecordedPlan]:
-        """The plans that are followed and certain: first those of the data set with most opens, of each data set first
-        the plan that was read last. Readers of the others may have ended."""
+        """The plans that are followed and certain, those of the data set with most opens first. Of each data set the
+        plan that was read last comes first. Readers of the others may have ended."""
         locked = [track for track in self._beliefs.tracks() if track.locked]
         opens: Counter[int] = Counter()
         for track in locked:

@@ -18,8 +18,8 @@ _GOLDEN = 0x9E3779B1
 class EpochRows:
     """The epochs that read each of `n` rows. Epochs are numbered from the one that is read now, which is 0.
 
-    Bit i of a row's word: the row is read in the epoch number i, modulo 64, from the one in which this was made; only
-    the bits of known epochs mean something.
+    Bit i of a row's word: the row is read in epoch number i, modulo 64, counted from the one in which this was made.
+    Only the bits of known epochs mean something.
     """
 
     def __init__(self, n: int, first: Hypothesis) -> None:

@@ -51,9 +51,9 @@ class FutureEpochs:
     def next_uses(
         self, rows: NDArray[np.int64], uses: NDArray[np.int64], position: int, reading: Sequence[object]
     ) -> NDArray[np.int64]:
-        """`uses` i64[m]: the next stream positions of these rows, as far as the tables of the tracks that are `reading`
-        now show, else -1; with these filled in from what else is known. `position`: of the stream. A track waits for
-        its readers, unless others read its data set: then its job has ended."""
+        """The next stream positions of these rows, i64[m]: `uses`, filled in from what else is known. `uses`: the
+        positions that the tables of the tracks that are `reading` now show, else -1. `position`: of the stream. A track
+        waits for its readers, unless others read its data set: then its job has ended."""
         missing = np.flatnonzero(uses < 0)
         some, found = rows[missing], np.full(len(missing), -1, np.int64)
         read = {track.hypothesis.dataset for track in reading if isinstance(track, Track)}

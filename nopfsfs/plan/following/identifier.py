@@ -131,7 +131,7 @@ class PlanSearch:
 
     def _dealt(self, best: Suspect, cohort: Cohort, believed: Iterable[Track]) -> Hypothesis | None:
         """The part of a certain order that a cohort reads. What was said of a world's ranks yields to what was read
-        off: a few opens more would else bring back ranks that are known to read elsewhere."""
+        off. Else a few opens more would bring back ranks that are known to read elsewhere."""
         plans = [one.hypothesis for one in self._tracks(cohort) if one.locked]
         same = (one for one in plans if same_order(one, best.candidate.hypothesis(one.world, one.ranks)))
         read = {one.world: one.ranks for one in same}
@@ -139,8 +139,8 @@ class PlanSearch:
         return as_dealt(best, (*read.items(), *(one for one in (*given, *self._worlds) if one[0] not in read)))
 
     def _suspected(self, cohort: Cohort, view: OpensView) -> tuple[list[Suspect], dict[int, Track], list[Suspect]]:
-        """The orders that a cohort's opens may follow, weighed by the opens of now; by id of those that are assumed,
-        their tracks; those of the last job's record."""
+        """The orders that a cohort's opens may follow, weighed by the opens of now. With them the tracks of those
+        orders that are assumed, by id of the order, and the orders of the last job's record."""
         believed: dict[int, Track] = {}
         suspects: list[Suspect] = []
         for track in self._tracks(cohort):

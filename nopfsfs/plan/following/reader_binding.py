@@ -2,7 +2,7 @@
 
 Owns the tracks by the data sets that they explain, and the binding of readers (processes or threads) to tracks. A
 reader is bound by what it opens: four opens in a row that a track foresaw. So the workers of two jobs on one data set
-are told apart, and new workers of the next epoch are recognised, without asking whose child they are.
+are told apart, and new workers of the next epoch are recognised. The binding does not ask whose child a worker is.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 
 def forward(target: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The entries at the first places after step i = 0, 1, ... has swapped place i with place `target[i]`, i <=
-    target[i] < 2**31, place i having held i; int64[len(target)]. `target` is overwritten and returned. A head of
-    the targets gives a head of the outcome.
+    """The entries at the first places after a shuffle by swaps; int64[len(target)]. At first place i holds i. Step i =
+    0, 1, ... swaps place i with place `target[i]`, i <= target[i] < 2**31. `target` is overwritten and returned. A head
+    of the targets gives a head of the outcome.
 
-    Place i is final after step i, and what step i puts into its target is what stood at i. So the entry at i is
-    what the last earlier step with the same target had put there, or else the target itself; and what stood at i
-    is found by following "the last step that aimed at i" to its beginning, for all i by pointer doubling.
+    Place i is final after step i, and what step i puts into its target is what stood at i. So the entry at i is what
+    the last earlier step with the same target had put there, or else the target itself. What stood at i is found by
+    following "the last step that aimed at i" to its beginning, for all i by pointer doubling.
     """
     earlier, last = links(target)
     origin = follow(last)
@@ -27,9 +27,9 @@ def forward(target: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def backward(drawn: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """A list 0..n-1 after place i has been swapped with a drawn place <= i, for i = n-1, n-2, ...: `drawn` holds those
-    places in that order. The outcome is returned in that order too, last place first: int64[len(drawn)].
-    `drawn` is overwritten and returned."""
+    """A list 0..n-1 after place i has been swapped with a drawn place <= i, for i = n-1, n-2, and so on. `drawn` holds
+    those places in that order. The outcome is returned in that order too, last place first: int64[len(drawn)]. `drawn`
+    is overwritten and returned."""
     np.subtract(n - 1, drawn, out=drawn)
     result = forward(drawn)
     return np.subtract(n - 1, result, out=result)

@@ -94,8 +94,8 @@ def words(state: np.random.RandomState, count: int) -> NDArray[np.uint32]:
 def overlapping(
     state: np.random.RandomState, start: int, limit: int, chunk: int, beyond: int
 ) -> Iterator[tuple[int, int, NDArray[np.uint32]]]:
-    """The words from `start` to `limit` - 1 of a generator that has given those before, in chunks: (the first word's
-    number, how many there are, these and `beyond` more, uint32[count + beyond])."""
+    """The words from `start` to `limit` - 1 of a generator that has given those before, in chunks. A chunk: (the first
+    word's number, how many there are, these and `beyond` more, uint32[count + beyond])."""
     ahead = words(state, beyond)
     for begin in range(start, limit, chunk):
         count = min(chunk, limit - begin)

@@ -138,12 +138,12 @@ def _words(state: np.random.RandomState, count: int) -> NDArray[np.uint64]:
 
 class Dali(Sampler):
     """`fn.readers.file(random_shuffle=True, shard_id=rank, num_shards=world)`: one list, shuffled once, the same
-    whatever the seed; shards are contiguous parts of it, and a reader that came to the end of its shard goes on in the
-    next.
+    whatever the seed. Shards are contiguous parts of the list. A reader that came to the end of its shard goes on in
+    the next.
 
-    Options: `sequential`; `shuffle_after_epoch`: the list, at first in order, is shuffled before every epoch, and a
-    reader keeps its shard; `shuffle_after_epoch_seed` (not 0); `checkpointing`: enable_checkpointing=True, by which
-    every shuffle begins with the list as it was; `stick_to_shard`. DALI 1 shuffled after epochs in another way.
+    Options: `sequential`. `shuffle_after_epoch`: the list, at first in order, is shuffled before every epoch, and a
+    reader keeps its shard. `shuffle_after_epoch_seed` (not 0). `checkpointing`: enable_checkpointing=True, by which
+    every shuffle begins with the list as it was. `stick_to_shard`. DALI 1 shuffled after epochs in another way.
     """
 
     name = "dali"

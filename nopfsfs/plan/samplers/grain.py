@@ -144,11 +144,11 @@ def even_split(n: int, world: int, rank: int, *, drop_remainder: bool) -> tuple[
 class Grain(Sampler):
     """`IndexSampler(shuffle=True, seed)` and `MapDataset.shuffle(seed)`: index_shuffle seeded with seed + epoch.
 
-    Options: `sequential`; `same`: every epoch as the first (`repeat(reseed_each_epoch=False)`, or a loader of one epoch
-    made anew); `derived`: the seed is that of `ds.seed(seed)`, this many steps above `shuffle()`; `sharding`: a shard
-    is cut out and then shuffled ("even_split": IndexSampler with ShardOptions), sliced out of the shuffled samples
-    ("slice": `ds.shuffle(seed)[rank::world]`), or sliced out and then shuffled ("slice_first");
-    `drop_remainder` of even_split.
+    Options: `sequential`. `same`: every epoch as the first (`repeat(reseed_each_epoch=False)`, or a loader of one epoch
+    made anew). `derived`: the seed is that of `ds.seed(seed)`, this many steps above `shuffle()`. `sharding`: how a
+    shard is made. "even_split": cut out and then shuffled (IndexSampler with ShardOptions). "slice": sliced out of the
+    shuffled samples (`ds.shuffle(seed)[rank::world]`). "slice_first": sliced out and then shuffled. `drop_remainder` of
+    even_split.
 
     A DataLoader of one epoch over uneven shards leaves out the last sample of the longer ones; that is not modelled.
     """

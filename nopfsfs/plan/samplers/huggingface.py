@@ -1,12 +1,12 @@
 """Hugging Face datasets, bit for bit: `Dataset.shuffle(seed)` of datasets 5.2 (`arrow_dataset.py`), and the order in
 which streams open their shards (`iterable_dataset.py`, `utils/sharding.py`; 5.2, 4.8, 4.4). Does not import datasets.
 
-Images are decoded when a row is looked at, so that files are opened in this order by a loader that goes through the
-data set; a loader with a sampler of its own opens them in that sampler's order over this one.
+Images are decoded when a row is looked at. So a loader that goes through the data set opens files in this order. A
+loader with a sampler of its own opens files in that sampler's order over this one.
 
 Of a stream a sample is a shard here. The shards are shuffled once by the seed, and in each epoch but the first once
-more by the epoch alone. Each rank has every R-th of them where R divides their number, else all (and leaves out
-samples); each worker has every W-th of its rank's. 5.0 interleaved before it shared out; that is not modelled.
+more by the epoch alone. Each rank has every R-th of the shards where R divides their number, else all (and leaves out
+samples). Each worker has every W-th of its rank's. 5.0 interleaved before it shared out; that is not modelled.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class HfDatasets(Sampler):
 
 
 def in_turn(own: NDArray[np.int64], inputs: int) -> NDArray[np.int64]:
-    """The order in which one process opens its shards, int64[m]: `inputs` runs of them are read at a time, each of
-    them one shard after the other. Shards are taken to hold equally many samples."""
+    """The order in which one process opens its shards, int64[m]. `inputs` runs of them are read at a time, each run one
+    shard after the other. Shards are taken to hold equally many samples."""
     runs = np.array_split(own, max(min(len(own), inputs), 1))
     merged = sharding.interleave(runs)
     opened: NDArray[np.int64] = merged[merged != sharding.NOTHING]

@@ -26,11 +26,11 @@ _BUFFER_UNBATCHED = 1024
 class KerasDirectory(tensorflow.Shuffled):
     """`keras.utils.image_dataset_from_directory(shuffle=True, seed, validation_split, subset, batch_size)`.
 
-    Options: `validation_split` (0: none), `subset` of it, `batch`, `unbatched` (1: batch_size=None); `seeded`: "op"
-    (seed=seed), "both" (seed=seed after set_seed(global_seed)), "drawn" (keras.utils.set_random_seed(seed) and no
-    seed=, which Keras then draws from numpy; `op_index`: calls before this one); `fixed` (1: the files are read in the
-    order of the list in every epoch: Keras 2.12 and before, which shuffle the decoded images, and the validation part
-    of subset="both"); `pair`, `step` as for tf.data's shuffle.
+    Options: `validation_split` (0: none), `subset` of it, `batch`, `unbatched` (1: batch_size=None). `seeded`: "op"
+    (seed=seed), "both" (seed=seed after set_seed(global_seed)), or "drawn". "drawn": keras.utils.set_random_seed(seed)
+    and no seed=, which Keras then draws from numpy; `op_index`: calls before this one. `fixed`: 1 where the files are
+    read in the order of the list in every epoch. Keras 2.12 and before do so, which shuffle the decoded images, and so
+    does the validation part of subset="both". `pair`, `step` as for tf.data's shuffle.
     """
 
     name = "keras_directory"

@@ -2,14 +2,14 @@
 mosaicml-streaming 0.13. Does not import streaming. A sample is a shard here: a file that a node copies (`remote` is the
 mount) when the first of its samples is near.
 
-The shards are shuffled once by the seed, cut into runs of equally many samples, one for each canonical node, and each
-run is shuffled by seed + epoch; the samples are then mixed within some range. A physical node reads several runs
-sample by sample in turn, or shares one with others. Its ranks and workers copy each shard once between them.
+The shards are shuffled once by the seed, and cut into runs of equally many samples, one for each canonical node. Each
+run is shuffled by seed + epoch. The samples are then mixed within some range. A physical node reads several runs sample
+by sample in turn, or shares one with others. Its ranks and workers copy each shard once between them.
 
-How the samples are mixed depends on how many each shard holds. Where that is not said all hold equally many, and
-shards come in the order of their runs: py1e and py1br mix samples of some 100,000 places, so that they differ by the
-shards that lie in so many. Resuming with another number of nodes (`relaxed`), weighted streams and `epoch_size` are not
-modelled.
+How the samples are mixed depends on how many each shard holds. Where that is not said all hold equally many, and shards
+come in the order of their runs. The algorithms py1e and py1br mix samples of some 100,000 places, so that they differ
+by the shards that lie in so many. Resuming with another number of nodes (`relaxed`), weighted streams and `epoch_size`
+are not modelled.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def _first_seen(shards: Ints, n: int) -> Ints:
 
 
 def _epoch(spec: Spec, n: int, epoch: int, algo: str, canonical: int) -> tuple[_Runs, Ints | None]:
-    """The pieces in the order of an epoch; the shard of each sample, where the samples of several are mixed and it is
-    known how many there are."""
+    """The pieces in the order of an epoch, and the shard of each sample. The latter is there where the samples of
+    several shards are mixed, and the number of samples is known."""
     text = str(spec.get("sizes", ""))
     if not text and algo in _NEED_SIZES:
         raise ValueError(f"sizes: {algo} needs them")
@@ -182,8 +182,8 @@ def _epoch(spec: Spec, n: int, epoch: int, algo: str, canonical: int) -> tuple[_
 
 class Mosaic(Sampler):
     """`StreamingDataset(shuffle=True, shuffle_algo, shuffle_seed, num_canonical_nodes, shuffle_block_size)`, the shards
-    that a node copies. Of R ranks of a node rank r has the places r, r + R, ... of its node's order: which of them
-    copies a shard is chance.
+    that a node copies. Rank r of the R ranks of a node has the places r, r + R, ... of its node's order. Chance decides
+    which of these ranks copies a shard.
 
     Options: `algo`; `canonical`: num_canonical_nodes (0: its default); `block`: shuffle_block_size (0: its default);
     `ranks_per_node`; `sizes`: how many samples each shard holds, as index.json says ("4096*31,1000").
@@ -213,8 +213,8 @@ class Mosaic(Sampler):
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
         """The order of `ranks`, as `Sampler.order`. Nothing is padded. Raises ValueError too: ranks that do not fill
-        their nodes, nodes that do not fit the canonical ones, `sizes` of another number of shards or none where the
-        algorithm needs them."""
+        their nodes, nodes that do not fit the canonical ones. `sizes` of another number of shards raise it as well, and
+        so do missing `sizes` where the algorithm needs them."""
         sharding.check_ranks(world, ranks)
         each = min(int(spec.get("ranks_per_node", 1)), world)
         if world % each:

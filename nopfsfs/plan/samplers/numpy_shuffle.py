@@ -1,6 +1,6 @@
 """Programs that shuffle their list of files with numpy: `Generator` and `RandomState`.
 
-numpy's own functions are called, so orders are those of the installed numpy; they have been the same since numpy 1.17
+numpy's own functions are called, so orders are those of the installed numpy. Orders have been the same since numpy 1.17
 for Generator, and are frozen for RandomState (NEP 19). `permutation(n)`, `permutation(list)` and `shuffle` of a list or
 of an array of any type draw alike, on both generators. `Generator.choice(n, n, replace=False)` does not, and is not
 here.

@@ -92,8 +92,8 @@ def families(name: str = AUTO) -> tuple[Sampler, ...]:
 
 
 def make_spec(of: Sampler | Subset, seed: int = 0, options: Mapping[str, Value] | None = None) -> Spec:
-    """A checked description. Raises ValueError that begins with the option's name: an option that the sampler does not
-    have, a value of the wrong kind or out of bounds, a seed that the framework would refuse."""
+    """A checked description. Raises ValueError that begins with the option's name. The sampler may not have the option.
+    A value may be of the wrong kind or out of bounds. The framework may refuse a seed."""
     if of.seeds is None:
         seed = 0
     elif not of.seeds[0] <= seed <= of.seeds[1]:

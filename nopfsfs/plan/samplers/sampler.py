@@ -118,13 +118,13 @@ class Sampler(ABC):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """The samples that `ranks` read, their orders interleaved place by place: int64[m * len(ranks)], NOTHING where
-        a rank has fewer than another; `count`: only the first places of each rank.
+        """The samples that `ranks` read, their orders interleaved place by place: int64[m * len(ranks)]. NOTHING stands
+        where a rank has fewer samples than another. `count`: only the first places of each rank.
 
-        Here: the whole of `shared` for every rank, or, when strided, padded to a multiple of the world as
-        DistributedSampler does; with the option `strided` every world-th place, neither padded nor cut. The option
-        `drop_batch` leaves out a last batch that is not full. Raises ValueError: ranks that do not fit the world; a
-        world, n or option that the framework would refuse.
+        Here every rank reads the whole of `shared`. When strided, the ranks share it, padded to a multiple of the world
+        as DistributedSampler does. With the option `strided` a rank reads every world-th place, neither padded nor cut.
+        The option `drop_batch` leaves out a last batch that is not full. Raises ValueError: ranks that do not fit the
+        world; a world, n or option that the framework would refuse.
         """
         if self.dealt is Dealt.STRIDED:
             sharding.check_ranks(world, ranks)
@@ -141,7 +141,7 @@ class Sampler(ABC):
 
     def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
         """The sampler by which several ranks share this order, in strides (`batch` 1), or in batches of that size in
-        turn; None where nobody is known to do that."""
+        turn. None where nobody is known to do that."""
         if self.dealt is Dealt.BATCHES:
             return spec.with_option("batch", batch)
         if batch > 1:
@@ -149,8 +149,9 @@ class Sampler(ABC):
         return spec.with_option(STRIDED, 1) if self.dealt is Dealt.ALL else spec
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """The configurations to try when only the seed is known, likeliest first; no two have the same order in every
-        epoch; () when the framework would not take that seed. Few: each costs a computation for each epoch."""
+        """The configurations to try when only the seed is known, likeliest first. No two have the same order in every
+        epoch. The result is () when the framework would not take that seed. Few: each costs a computation for each
+        epoch."""
         if not self.guessed:
             return ()
         if self.seeds is None:

@@ -42,8 +42,8 @@ def interleave(orders: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def full_batches(order: NDArray[np.int64], lanes: int, batch: int) -> NDArray[np.int64]:
-    """The places that loaders with drop_last=True read of an order of `lanes` ranks, interleaved: as many places
-    of each as make full batches; all for a batch of 0."""
+    """The places that loaders with drop_last=True read of an order of `lanes` ranks, interleaved. Each rank reads as
+    many places as make full batches; all for a batch of 0."""
     return order[: len(order) // lanes // batch * batch * lanes] if batch else order
 
 

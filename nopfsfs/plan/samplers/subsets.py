@@ -24,10 +24,10 @@ LENGTHS = (
 class RandomSplit(Subset):
     """`random_split(data, lengths, generator)[part]`: one permutation, cut into pieces.
 
-    The generator is seeded with the spec's seed: one of its own, or torch's global one after manual_seed; or it
-    is in `state`. Options: `lengths`: fractions that add up to 1, or counts that add up to n, separated by commas, or
-    fractions and `rest`: int(n * fraction) each, and what is left; `part`: the index of the piece; `offset`: words
-    drawn before.
+    The generator is seeded with the spec's seed: one of its own, or torch's global one after manual_seed; or it is in
+    `state`. Options: `lengths`: fractions that add up to 1, or counts that add up to n, separated by commas. Or
+    `lengths` are fractions and `rest`: int(n * fraction) each, and what is left. `part`: the index of the piece;
+    `offset`: words drawn before.
     """
 
     name = "random_split"

@@ -78,8 +78,8 @@ def shuffled(seeds: tuple[int, int], n: int, buffer: int = 0, count: int | None 
     """The first `count` (default: all) elements that an iterator with these seeds gives of n in order through
     `shuffle(buffer)`, int64[min(count, n)]; buffer 0: n. Time in proportion to `count`.
 
-    The buffer is a window on the input: emission i takes, of the places i .. i+buffer-1, the one that a word says, and
-    what stood at i takes its place. Raises ValueError: n negative or above `MAX_N`, buffer negative.
+    The buffer is a window on the input. Of the places i .. i+buffer-1, emission i takes the one that a word says. The
+    element that stood at i goes to the place taken. Raises ValueError: n negative or above `MAX_N`, buffer negative.
     """
     if not 0 <= n <= MAX_N or buffer < 0:
         raise ValueError(f"shuffle({buffer}) of {n}: neither may be negative, and n at most {MAX_N}")
@@ -136,7 +136,7 @@ class Shuffle(Shuffled):
     """`from_tensor_slices(files).shuffle(buffer, seed, reshuffle_each_iteration)`, or `list_files(shuffle=False)`.
 
     Options: `buffer` (0: all files); `seeded`, `global_seed`, `op_index`: whose seed it is; `fixed` (1:
-    reshuffle_each_iteration=False); `pair`, `step`: epoch e takes the pair of seeds pair + step * e; `skip`, `take`:
+    reshuffle_each_iteration=False). `pair`, `step`: epoch e takes the pair of seeds pair + step * e. `skip`, `take`:
     what is left of the shuffled files by `.skip(skip).take(take)` (take 0: all).
     """
 
@@ -247,9 +247,9 @@ class ShardThenShuffle(Shuffle):
 class ListFiles(Shuffled):
     """`Dataset.list_files(pattern, shuffle=True, seed)`, and a `.shuffle(buffer, seed)` after it.
 
-    Options: `twice` (1: such a shuffle follows) with its `buffer` (0: all files) and `fixed`
-    (1: reshuffle_each_iteration=False); `seeded`, `global_seed`, `op_index` as for `Shuffle`: the two shuffles have the
-    same seed, or without one follow each other after set_seed; `pair`, `step`: of the last shuffle. The first makes its
+    Options: `twice` (1: such a shuffle follows) with its `buffer` (0: all files) and `fixed` (1:
+    reshuffle_each_iteration=False). `seeded`, `global_seed`, `op_index` as for `Shuffle`. The two shuffles have the
+    same seed, or without one follow each other after set_seed. `pair`, `step`: of the last shuffle. The first makes its
     iterator when it is read, so that its pair is the number of the epoch.
     """
 

@@ -112,13 +112,13 @@ class Distributed(Sampler):
 class Random(Sampler):
     """`RandomSampler` on one generator, seeded once and carried over the epochs.
 
-    Options: `base_seed`: who else draws from that generator. "epoch": the loader, at the start of every
-    epoch (`DataLoader(shuffle=True, generator=g)`); "once": the loader, in the first epoch only (persistent
-    workers); "never": the sampler alone has it. `left_early`: how many of the epochs before were left before
-    the sampler was exhausted: those have not drawn the trailing permutation that the sampler draws (and
-    mostly throws away) at its end. `replacement`, `num_samples` (0: n): as RandomSampler has them. `state`: the
-    generator's state before epoch 0 (`torch_generator.torch_state`), instead of the seed. `drop_batch`: of a loader
-    with drop_last; what it drops was drawn.
+    Options: `base_seed`: who else draws from that generator. "epoch": the loader, at the start of every epoch
+    (`DataLoader(shuffle=True, generator=g)`). "once": the loader, in the first epoch only (persistent workers).
+    "never": the sampler alone has it. `left_early`: how many of the epochs before were left before the sampler was
+    exhausted. Those epochs have not drawn the trailing permutation that the sampler draws (and mostly throws away) at
+    its end. `replacement`, `num_samples` (0: n): as RandomSampler has them. `state`: the generator's state before epoch
+    0 (`torch_generator.torch_state`), instead of the seed. `drop_batch`: of a loader with drop_last; what it drops was
+    drawn.
     """
 
     name = "random"

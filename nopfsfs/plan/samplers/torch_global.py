@@ -29,13 +29,13 @@ class Global(Sampler):
     """`DataLoader(shuffle=True)` on torch's global generator: each epoch's sampler takes a seed from it.
 
     The generator is seeded with the spec's seed (`torch.manual_seed`), or is in `state`
-    (`torch_generator.torch_state`). In epoch e the sampler's draw begins at word `offset` + 2 + `step` * e of its
-    stream, and the word after that one is the seed. Options: `offset`: words drawn before the first epoch's loader is
-    iterated (making the iterator draws 2, its base seed); -2 for a sampler without a loader. `step`: words from one
-    epoch's sampler to the next one's (4; with persistent workers 2; with a validation loader 6). `direct`: the samples
-    are drawn from the global generator itself (SubsetRandomSampler; RandomSampler up to torch 1.7): the draw of epoch 0
-    begins at word `offset` + 2, each later one `step` - 2 words after the end of the one before. `replacement`,
-    `num_samples`: as RandomSampler has them. `drop_batch`: of a loader with drop_last.
+    (`torch_generator.torch_state`). In epoch e the sampler's draw begins at word `offset` + 2 + `step` * e of the
+    generator's stream. The word after that one is the seed. Options: `offset`: words drawn before the first epoch's
+    loader is iterated; -2 for a sampler without a loader. Making the iterator draws 2, its base seed. `step`: words
+    from one epoch's sampler to the next one's (4; with persistent workers 2; with a validation loader 6). `direct`: the
+    samples are drawn from the global generator itself (SubsetRandomSampler; RandomSampler up to torch 1.7). The draw of
+    epoch 0 begins at word `offset` + 2. Each later draw begins `step` - 2 words after the end of the one before.
+    `replacement`, `num_samples`: as RandomSampler has them. `drop_batch`: of a loader with drop_last.
     """
 
     name = "global"
@@ -86,8 +86,8 @@ class Global(Sampler):
         """The next epoch after the step that was seen last, then after others; the same again (manual_seed in every
         epoch); the first again.
 
-        Another step moves `offset` as well, so that this epoch keeps its place and all later ones follow in the new
-        step; the epochs before it then are not where they were, unless this was the first.
+        Another step moves `offset` as well. So this epoch keeps its place, and all later ones follow in the new step.
+        The epochs before this one then are not where they were, unless this was the first.
         """
         steps = (other for other in STEPS if other != step_of(spec))
         nexts = [(spec, epoch + 1), *((with_step(spec, epoch, step), epoch + 1) for step in steps)]
@@ -100,8 +100,8 @@ def step_of(spec: Spec) -> int:
 
 
 def first_word(spec: Spec, n: int, epoch: int) -> int:
-    """The word of the generator's stream, counted from 0, at which this epoch's sampler begins to draw: the first of
-    the two of its seed, or when `direct` the first of the permutation."""
+    """The word of the generator's stream, counted from 0, at which this epoch's sampler begins to draw. The word is the
+    first of the two of its seed, or when `direct` the first of the permutation."""
     begin = spec.number("offset") + SEED_WORDS + epoch * step_of(spec)
     if not spec.number("direct"):
         return begin

@@ -1,9 +1,9 @@
 """torchdata's `StatefulDataLoader(shuffle=True)`, bit for bit: `stateful_dataloader/sampler.py` and
 `stateful_dataloader.py` of torchdata 0.11. Does not import torchdata.
 
-Its sampler draws a seed from torch's global generator when the loader is made, for a generator of its own that is
-carried over the epochs, also by a checkpoint. A loader with workers asks for an iterator twice in each epoch, so that
-every other permutation is thrown away.
+Its sampler draws a seed from torch's global generator when the loader is made. The seed is for a generator of the
+sampler's own, which is carried over the epochs, also by a checkpoint. A loader with workers asks for an iterator twice
+in each epoch, so that every other permutation is thrown away.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _WITH_WORKERS = 2
 class Stateful(Sampler):
     """`StatefulDataLoader(shuffle=True)` after `torch.manual_seed(seed)`.
 
-    Options: `offset`: words of the global generator's stream that were drawn before the loader was made; `every`:
-    permutations for an epoch, of which the last is read (2 with workers); `drop_batch`; `state`: of the global
+    Options: `offset`: words of the global generator's stream that were drawn before the loader was made. `every`:
+    permutations for an epoch, of which the last is read (2 with workers). `drop_batch`. `state`: of the global
     generator before, instead of the seed.
     """
 

@@ -78,8 +78,9 @@ class Timm(_ByWorld):
 
 
 class RepeatAug(Sampler):
-    """timm's `RepeatAugSampler` (DeiT's RASampler) after `set_epoch(epoch)`: `repeats` places in a row for each sample
-    of a permutation seeded with the epoch alone, dealt out in strides, of which a process keeps about n / world.
+    """timm's `RepeatAugSampler` (DeiT's RASampler) after `set_epoch(epoch)`. Each sample of a permutation that is
+    seeded with the epoch alone has `repeats` places in a row. The places are dealt out in strides, and a process keeps
+    about n / world of its own.
 
     Option: `repeats` (3), also with a fraction.
     """

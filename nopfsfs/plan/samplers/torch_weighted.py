@@ -28,12 +28,12 @@ class Weighted(Sampler):
     """`WeightedRandomSampler(weights, num_samples)` with a weight for each class, which depends on how many files it
     has, and with replacement.
 
-    It draws from torch's global generator, or from one of its own: in epoch e it begins at word
-    `offset` + 2 + e * (2 * samples + `step` - 2). Options: `offset`: words drawn before the first epoch's loader is
-    iterated (making the iterator draws 2, its base seed); -2 for a generator that the loader does not use. `step`: 2
-    more than the words that others draw between two epochs (4; for a generator of its own 2). `weights`: "inverse":
-    1 / files of the class, as Python's numbers; "inverse_float": the same in float32; "inverse_sqrt": its square root.
-    `classes`: how many files each class has, in the order in which they are listed; filled in from the listing.
+    The sampler draws from torch's global generator, or from one of its own. In epoch e the draw begins at word `offset`
+    + 2 + e * (2 * samples + `step` - 2). Options: `offset`: words drawn before the first epoch's loader is iterated; -2
+    for a generator that the loader does not use. Making the iterator draws 2, its base seed. `step`: 2 more than the
+    words that others draw between two epochs (4; for a generator of its own 2). `weights`: "inverse": 1 / files of the
+    class, as Python's numbers; "inverse_float": the same in float32; "inverse_sqrt": its square root. `classes`: how
+    many files each class has, in the order in which they are listed; filled in from the listing.
     """
 
     name = "weighted"
@@ -72,8 +72,9 @@ class Weighted(Sampler):
         return Spec(self.name, seed), Spec(self.name, seed, (("offset", -SEED_WORDS), ("step", SEED_WORDS)))
 
     def unusual(self, seed: int) -> tuple[Spec, ...]:
-        """Other weights. No other offsets: each sample has words of its own, so that with two words more the order is
-        the same without its first sample, and what a loader's second worker opens looks like the beginning of such."""
+        """Other weights. Other offsets are left out, because each sample has words of its own. With two words more the
+        order is the same without its first sample. What a loader's second worker opens looks like the beginning of such
+        an order."""
         return tuple(one.with_option("weights", kind) for kind in KINDS[1:] for one in self.variants(seed))
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:

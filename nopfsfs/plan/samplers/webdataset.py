@@ -59,10 +59,10 @@ def _numbers(words: python_shuffle.PythonWords) -> Iterator[int]:
 
 
 class WebDataset(Sampler):
-    """`WebDataset(urls, shardshuffle, detshuffle, seed, nodesplitter=split_by_node)`: ranks have the shards r, r + R,
-    ..., their workers w, w + W, ... of those, and each worker shuffles its own.
+    """`WebDataset(urls, shardshuffle, detshuffle, seed, nodesplitter=split_by_node)`. Ranks have the shards r, r + R,
+    ..., and their workers w, w + W, ... of those. Each worker shuffles its own.
 
-    Options: `method`: "shuffle" (the same in every epoch) or "detshuffle" (seed + epoch, where workers live on);
+    Options: `method`: "shuffle" (the same in every epoch) or "detshuffle" (seed + epoch, where workers live on).
     `shardshuffle`: the size of the buffer; `initial` of the buffer; `workers`.
     """
 
@@ -133,7 +133,7 @@ class WebDatasetSplit(Sampler):
     shuffles before it splits.
 
     Options: `method`: "list" (SimpleShardList: the same in every epoch), "shuffle" (the same in every epoch) or
-    "detshuffle" (seed + epoch); `shardshuffle` and `initial` of the buffer of the latter two.
+    "detshuffle" (seed + epoch). `shardshuffle` and `initial` of the buffer of the latter two.
     """
 
     name = "webdataset_split"

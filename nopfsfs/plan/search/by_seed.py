@@ -105,7 +105,8 @@ def further(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list
 
 def joint(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
     """All seeds in the middle of an epoch, if all readers follow the same order, in the likeliest enumeration of many
-    files: what takes a second, or some of a million files. Where tripwires alone show, opens lie too far apart."""
+    files. The search takes a second, or some seconds for a million files. Where tripwires alone show, opens lie too far
+    apart."""
     which = (*_likely(seeds), *torch_seeds.SEEDS)
 
     def make(runs: list[NDArray[np.int64]], n: int) -> SeedSearch:
@@ -116,8 +117,8 @@ def joint(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[B
 
 
 def thorough(targets: Iterable[FileList], spacing: int = 1) -> tuple[list[BySeed], list[BySeed], list[BySeed]]:
-    """All seeds, in long beginnings and in the middle of an epoch: what takes a second or two, the likeliest that takes
-    some seconds, and what takes longer."""
+    """All seeds, in long beginnings and in the middle of an epoch. First come searches that take a second or two, then
+    the likeliest that takes some seconds, then those that take longer."""
     here = _here(targets)[:_TARGETS]
     middles = [_middles(target, torch_seeds.SEEDS, spacing) for target in here]
     beginnings = [_beginnings(target, torch_seeds.SEEDS, spacing * _LONG) for target in here]

@@ -72,8 +72,8 @@ def read(
     followed: Mapping[int, Sequence[int]], n: int, said: Sequence[World] = (), trust: float = SAID,
     apart: Mapping[int, Sequence[int]] = {},
 ) -> Deal | None:  # fmt: skip
-    """The deal that places of an order of `n` show; `followed`: by reader (0: those that are not known) the places it
-    opened, in order; `trust`: bits that each world in `said` is worth; `apart`: by reader, the places of those that
+    """The deal that places of an order of `n` show. `followed`: by reader (0: those that are not known) the places it
+    opened, in order; `trust`: bits that each world in `said` is worth. `apart`: by reader, the places of those that
     `followed` takes as one, because each has opened few. None: too little is known yet."""
     known = {reader: places for reader, places in followed.items() if reader and places}
     unknown = followed.get(0, ())
@@ -98,9 +98,9 @@ def read(
 
 
 def _undivided(places: NDArray[np.int64], world: int, said: Sequence[World]) -> int:
-    """The world size. `world` is what the steps show; where it is a multiple of one that was said, its ranks may be
-    the workers of the ranks that were said, which load single files in turn. They are where nearly all of these workers
-    read, or where there are too few places to tell."""
+    """The world size. `world` is what the steps show. Where `world` is a multiple of a world that was said, its ranks
+    may be the workers of the ranks that were said. Such workers load single files in turn. The world that was said
+    holds where nearly all of these workers read, or where there are too few places to tell."""
     for size, _ in said:
         if 1 < size < world and world % size == 0:
             read = np.unique(places % world)

@@ -1,12 +1,13 @@
 """The evidence that opens follow an order: a ledger, in bits.
 
-An order gives each file a place. A reader that follows it takes steps that come again and again, whatever the world
-size, the workers and the place where it began; in any other order its places are random. The ledger tells each place as
-a step from the reader's last place, with a probability that was fixed before the open came. The product of these
-probabilities, over those of a random order, is a test martingale. In a wrong order it ever exceeds 2**b with a
-probability below 2**-b, however often it is looked at, and however the readers are interleaved (Ville's inequality;
-Shafer and Vovk, Game-Theoretic Foundations for Probability and Finance, 2019, chapter 2). The probabilities of steps
-are those of a Pitman-Yor process: steps seen before, or a new one of a size seen before.
+An order gives each file a place. A reader that follows the order takes steps that come again and again, whatever the
+world size, the workers and the place where it began. In any other order the reader's places are random. The ledger
+tells each place as a step from the reader's last place, with a probability that was fixed before the open came. The
+product of these probabilities, over those of a random order, is a test martingale. In a wrong order the martingale ever
+exceeds 2**b with a probability below 2**-b. That holds however often it is looked at, and however the readers are
+interleaved. Source: Ville's inequality; Shafer and Vovk, Game-Theoretic Foundations for Probability and Finance, 2019,
+chapter 2. The probabilities of steps are those of a Pitman-Yor process: steps seen before, or a new one of a size seen
+before.
 """
 
 from __future__ import annotations
@@ -173,9 +174,9 @@ class Ledger:
 
 
 def elsewhere(opens: Sequence[tuple[int, int]], n: int) -> tuple[list[int], list[int]]:
-    """The indices of the opens that are not of this epoch: those that readers made before they began to follow the
-    order, and all opens of readers that do not follow it. `opens`: (place of an order of `n`, -1 for none; reader). The
-    opens of readers that are not known (0), and of readers with few opens, are of this epoch."""
+    """The indices of the opens that are not of this epoch. First those that readers made before they began to follow
+    the order, then all opens of readers that do not follow it. `opens`: (place of an order of `n`, -1 for none;
+    reader). The opens of readers that are not known (0), and of readers with few opens, are of this epoch."""
     ledger = Ledger(n)
     last = {place: at for at, (place, _) in enumerate(opens) if place >= 0}
     whose: dict[int, list[int]] = {}

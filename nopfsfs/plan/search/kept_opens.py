@@ -12,8 +12,8 @@ _SLACK = 4096  # forgotten ones that may lie before the first
 
 
 class KeptOpens:
-    """The last opens, oldest first, at most `most`. As a deque of tuples they would take ten times the memory, by which
-    a mount grows for hours while somebody reads what no plan explains. Rows and readers are below 2^32."""
+    """The last opens, oldest first, at most `most`. A deque of tuples would take ten times the memory. A mount would
+    then grow for hours while somebody reads what no plan explains. Rows and readers are below 2^32."""
 
     def __init__(self, opens: Iterable[Open] = (), *, most: int) -> None:
         self._most = most

@@ -3,7 +3,8 @@
 Candidates are tried by stages, a few at a time, against the opens of now.
 
 Pure: `Search` is told the opens with each call and keeps its place among the candidates. A candidate costs the
-beginning of its order, of small data sets the whole of it, and one glance: do readers take like steps, or short ones?
+beginning of its order, of small data sets the whole of it, and one glance. The glance asks: do readers take like steps,
+or short ones?
 """
 
 from __future__ import annotations
@@ -191,8 +192,8 @@ class Search:
         yield from self._by_seed(tries.elsewhere)
 
     def _with_costly(self, tries: _Tries, middles: Iterator[Step]) -> Iterator[Step]:
-        """Both what is left of likely seeds in the middle of an epoch and samplers whose beginnings take long: first
-        the one that has not been tried so far, if only for one order of all readers."""
+        """Both what is left of likely seeds in the middle of an epoch and samplers whose beginnings take long. First
+        comes the one that has not been tried so far. A try with only one order of all readers counts."""
         costly = chain(*(self._of(stage, tries.large, costly=True) for stage in (tries.first, tries.second)))
         yield from chain(costly, middles) if self._joint_begun else chain(middles, costly)
 

@@ -1,7 +1,7 @@
 """World size and rank of a reader of `RepeatAugSampler`, from where its opens stand in the permutation.
 
-Each sample of the permutation has `repeats` places in a row, and rank r of a world of W takes the places r, r + W,
-r + 2 W, ...: its steps in the permutation are about W / repeats (timm 1.0.31, `timm/data/distributed_sampler.py`).
+Each sample of the permutation has `repeats` places in a row. Rank r of a world of W takes the places r, r + W, r + 2 W,
+and so on. So its steps in the permutation are about W / repeats (timm 1.0.31, `timm/data/distributed_sampler.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ALIKE = 10
 
 
 def deal_of(followed: Mapping[int, Sequence[int]], n: int, otherwise: int) -> World | None:
-    """The world and the ranks of readers by the places that each opened, where all that opened enough of them are of
-    one world, and do not make steps of the world size `otherwise`."""
+    """The world and the ranks of readers by the places that each opened. All readers that opened enough places must be
+    of one world, and must not make steps of the world size `otherwise`."""
     found: set[tuple[int, int]] = set()
     for reader, places in followed.items():
         if not reader or len(places) <= _STEPS_LEAST:
@@ -44,8 +44,8 @@ def deal_of(followed: Mapping[int, Sequence[int]], n: int, otherwise: int) -> Wo
 
 
 def repeats_deal(places: Sequence[int], n: int, repeats: float = 3.0) -> tuple[int, int] | None:
-    """(world, rank) of one reader that opened the samples at these places of a permutation of n, in order, files that
-    it opened twice in a row twice (as happens in worlds smaller than `repeats`).
+    """(world, rank) of one reader that opened the samples at these places of a permutation of n, in order. A file that
+    the reader opened twice in a row is there twice (as happens in worlds smaller than `repeats`).
 
     Where several ranks read the same (worlds that `repeats` divides) the first of them. -1 is a file that is not in the
     permutation. None: less than 5 steps or less than half of all fit a world, or the same number fits several worlds.

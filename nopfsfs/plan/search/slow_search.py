@@ -1,9 +1,9 @@
 """Searches that take minutes: for the place in torch's global generator, and for the buffer of a tf.data shuffle.
 
 A loader with `shuffle=True` after `torch.manual_seed` takes its seed from a stream of which the model's initialisation
-has consumed an unknown part, over all files or over a piece that random_split cut off first; a WeightedRandomSampler
-draws from that stream itself; a tf.data shuffle has a buffer of any size. `find` tries them all for the likely seeds,
-within a limit. Pure, and made of plain values, so that it can run in another process.
+has consumed an unknown part. The loader reads all files, or a piece that random_split cut off first. A
+WeightedRandomSampler draws from that stream itself. A tf.data shuffle has a buffer of any size. `find` tries them all
+for the likely seeds, within a limit. Pure, and made of plain values, so that it can run in another process.
 """
 
 from __future__ import annotations

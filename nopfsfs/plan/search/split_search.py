@@ -2,8 +2,8 @@
 `DataLoader(shuffle=True)` then shuffled a piece; the number of draws before both is not known.
 
 The permutation that is cut draws n - 1 words, and the sampler's seed follows. No permutation is computed for most
-words: the sampler's first draws say which places of the cut one hold the first files, and about half of these places
-still hold what their own word put there. Takes 0.5 s for a million words.
+words. The sampler's first draws say which places of the cut permutation hold the first files. About half of these
+places still hold what their own word put there. Takes 0.5 s for a million words.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class SplitTarget:
 def find(
     seed: int, targets: Sequence[SplitTarget], sizes: Mapping[int, Sequence[int]], start: int, limit: int
 ) -> tuple[int, int, SplitTarget] | None:
-    """(the word of the seed's stream, from `start` to `limit` - 1, at which the split begins; the size of its first
-    piece, which was shuffled right after that; the target that shows it). `sizes`: by n, those that the first piece may
-    have. None when there is none. Raises ValueError: a seed that torch would not take."""
+    """(word, size, target): the split begins at `word` of the seed's stream, from `start` to `limit` - 1. The first
+    piece has `size` samples, and was shuffled right after the split. `target` shows that. `sizes`: by n, those that the
+    first piece may have. None when there is none. Raises ValueError: a seed that torch would not take."""
     spec = Spec(Global.name, seed)
     targets = [target for target in targets if len(target.samples) >= _HEAD]
     longest = max((target.n for target in targets), default=0) + 2 * SEED_WORDS

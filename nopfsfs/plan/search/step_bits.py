@@ -25,7 +25,7 @@ _NO_STEP = -(1 << 30)
 
 def interesting(places: NDArray[np.int32], n: int, reach: int) -> NDArray[np.bool_]:
     """True where a reader shows two equal steps in its first opens, or more opens at an epoch's beginning than chance
-    would: bool[readers, orders] of int32[readers, opens, orders], places below `reach` of n. Much faster than
+    would; bool[readers, orders]. `places` int32[readers, opens, orders]: below `reach` of n. Much faster than
     `reader_bits`."""
     readers, opens, orders = places.shape
     result = np.zeros((readers, orders), dtype=np.bool_)
@@ -46,7 +46,7 @@ def interesting(places: NDArray[np.int32], n: int, reach: int) -> NDArray[np.boo
 
 
 def reader_bits(places: NDArray[np.int32], n: int, reach: int) -> NDArray[np.float64]:
-    """The bits that each order tells better than chance, float64[orders], of the places of one reader's opens in it,
+    """The bits by which each order tells the places of one reader's opens better than chance, float64[orders]. `places`
     int32[opens, orders]: below `reach` of n, or `OUTSIDE`, or `ABSENT`.
 
     A step that was seen is likely again (a Pitman-Yor process); a new one is as large as others were, or small and

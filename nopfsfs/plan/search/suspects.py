@@ -1,7 +1,7 @@
 """An order that opens may follow: where it has which file, and what the ledger says of it.
 
-Owns the tables of an order before it is dealt out (`Table`), the opens that are to be explained (`OpensView`), and how
-much evidence makes a plan certain. Pure.
+Owns the tables of an order before it is dealt out (`Table`) and the opens that are to be explained (`OpensView`). Also
+decides how much evidence makes a plan certain. Pure.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _SPREAD = 4
 
 @dataclass(frozen=True, eq=False)
 class OpensView:
-    """The opens that are to be explained: the distinct rows that were opened lately, in order, int64[m <= 256], and who
-    opened each (0: not known), int64[m]; `total`: files of the mount. `firsts`: by reader, the rows that it opened
-    first, int64[<= FIRSTS]."""
+    """The opens that are to be explained. `rows`: the distinct rows that were opened lately, in order, int64[m <= 256].
+    `readers`: who opened each (0: not known), int64[m]; `total`: files of the mount. `firsts`: by reader, the rows that
+    it opened first, int64[<= FIRSTS]."""
 
     rows: NDArray[np.int64]
     readers: NDArray[np.int64]
@@ -138,7 +138,7 @@ class Suspect:
     @property
     def orderly(self) -> bool:
         """True: readers go forward in the order, and from one place to the next of their rank where its ranks are
-        known; where readers are not known that cannot be seen."""
+        known. Where readers are not known that cannot be seen."""
         steps = self.ledger.steps
         told = sum(steps.values())
         if self.said or self.ledger.follows(0) or not told:

@@ -29,11 +29,11 @@ _PAIRS = 8
 def buffers(
     words: NDArray[np.uint32], opens: NDArray[np.int64], n: int, slack: int = 0, most: int = 8
 ) -> tuple[tuple[int, float], ...]:
-    """The buffers, 2 .. n, with which a shuffle of n samples explains its first opens, best first, at most `most`:
-    (buffer, share of the emissions found within `slack` places of where they were opened).
+    """The buffers, 2 .. n, with which a shuffle of n samples explains its first opens, best first, at most `most`. Each
+    is (buffer, share of the emissions found within `slack` places of where they were opened).
 
-    `words`: of the iterator, uint32[m]; `opens`: the distinct samples in the order in which they were opened, int64[m']
-    from the first on; with parallel reads they are displaced by up to `slack`. Time in proportion to n: 0.1 s a
+    `words`: of the iterator, uint32[m]. `opens`: the distinct samples in the order in which they were opened, int64[m']
+    from the first on. With parallel reads samples are displaced by up to `slack`. Time in proportion to n: 0.1 s a
     million. Buffers that are not much greater than `slack` read nearly in order, and are not surely told apart.
     """
     m = min(len(words), len(opens), n, _ALL)

@@ -1,7 +1,7 @@
 """For whom everything is tried: at most two cohorts at a time, and whose turn it is.
 
 A search of everything goes on when its readers have ended, as others may follow them. Where others read by then, as new
-workers of each epoch do, everything is tried for the newest as well: they may be where an epoch begins. Pure.
+workers of each epoch do, everything is tried for the newest as well. The newest may be where an epoch begins. Pure.
 """
 
 from __future__ import annotations

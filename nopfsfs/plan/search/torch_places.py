@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 def advance(
     target: NDArray[np.int64], begin: int, at: NDArray[np.int64], place: NDArray[np.int64], marks: NDArray[np.bool_]
 ) -> None:
-    """Follows samples through the next steps of a shuffle, of which `begin` have been made: int64[count] as
-    `torch_generator.targets` gives them for the places that are left.
+    """Follows samples through the next steps of a shuffle, of which `begin` have been made. `target`: the steps,
+    int64[count], as `torch_generator.targets` gives them for the places that are left.
 
     `at`: where each sample stands, counted from `begin`; `place`: where it stands for good, or -1. Both int64[m], and
     changed. `marks`: n times False.

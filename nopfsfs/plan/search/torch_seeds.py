@@ -122,17 +122,17 @@ def beginnings(
 
 
 def middles(readers: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
-    """Seeds that explain readers anywhere in an epoch, by 8 samples that each opened one after the other,
-    int64[k]: 6 if none is a stray, 16 of several threads. One reader is enough. All usual seeds take 0.4 s at n =
-    4,000, 3 s at 60,000, a minute at 1.28 million. Raises ValueError as `Opened`."""
+    """Seeds that explain readers anywhere in an epoch, by samples that each opened one after the other, int64[k].
+    Needed are 8 samples, 6 if none is a stray, 16 of several threads. One reader is enough. All usual seeds take 0.4 s
+    at n = 4,000, 3 s at 60,000, a minute at 1.28 million. Raises ValueError as `Opened`."""
     opened = Opened(readers, n)
     return SeedSearch(opened, _Middles(opened) if 2 * n <= _BLOCK else _LargeMiddles(opened), seeds)
 
 
 def joint_middles(runs: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
     """Seeds that explain readers that all follow the same order, wherever each of them is in it. Some 100 samples that
-    they opened lately in all tell, in runs of up to 8 that one reader opened one after the other, int64[2 <= k <= 8].
-    All usual seeds take 1.3 s at n = 60,000, 6 s at 1.28 million. Raises ValueError as `Opened`."""
+    they opened lately in all tell. The samples come in runs of up to 8 that one reader opened one after the other,
+    int64[2 <= k <= 8]. All usual seeds take 1.3 s at n = 60,000, 6 s at 1.28 million. Raises ValueError as `Opened`."""
     opened = Opened(runs, n)
     return SeedSearch(opened, _JointMiddles(opened), seeds)
 
@@ -144,7 +144,7 @@ class _Look(Protocol):
     at_once: int  # seeds
 
     def places(self, seeds: Sequence[int]) -> NDArray[np.int32]:
-        """The places of the samples, int32[m + 1, seeds], or OUTSIDE; the last row is ABSENT, and so is all of an order
+        """The places of the samples, int32[m + 1, seeds], or OUTSIDE. The last row is ABSENT, and so is all of an order
         that is surely another."""
 
 
@@ -245,9 +245,9 @@ class _Middles:
 class _LargeMiddles:
     """Any places of large orders, only up to where it is clear that no reader is further on.
 
-    What a reader opened last lies together, so that but for strays nothing of it lies well before a place at which it
-    is, or to which it has still to come. In a wrong order half of that lies in the first half. So such an order is
-    known from half of it.
+    The samples that a reader opened last lie together. So but for strays none of them lies well before a place at which
+    the reader is, or to which it has still to come. In a wrong order half of these samples lie in the first half. So
+    such an order is known from half of it.
     """
 
     def __init__(self, opened: Opened) -> None:
@@ -269,8 +269,8 @@ class _LargeMiddles:
 class _JointMiddles:
     """Any places of large orders that all readers follow; a wrong one only up to where that is clear.
 
-    Of a run of opens all lie ahead of the places that were looked at, or none, but for strays; in a wrong order each
-    lies there by chance. A hundred opens tell the two apart after a small part of an order.
+    But for strays, either all opens of a run lie ahead of the places that were looked at, or none. In a wrong order
+    each open lies there by chance. A hundred opens tell the two apart after a small part of an order.
     """
 
     def __init__(self, opened: Opened) -> None:
@@ -289,8 +289,8 @@ class _JointMiddles:
         return result
 
     def _likely(self, place: NDArray[np.int64], end: int) -> bool:
-        """True: that so many of each run lie before `end` is hardly less likely in the order of the readers than by
-        chance; one stray decides nothing."""
+        """True: so many of each run lie before `end`, and that is hardly less likely in the order of the readers than
+        by chance. One stray decides nothing."""
         if end not in self._odds:
             self._odds[end] = _run_odds(
                 self._column.shape[1], max(0.0, (end - self._apart) / self.reach), end / self.reach

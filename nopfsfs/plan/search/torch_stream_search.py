@@ -1,7 +1,7 @@
 """Search in the stream of torch's global generator for the place where an epoch's order was drawn, after an unknown
 number of draws.
 
-Owns a resumable search over the words of the stream, each of which may be the seed of a sampler or the beginning of a
+Owns a resumable search over the words of the stream. Each word may be the seed of a sampler or the beginning of a
 permutation. Knows only what readers opened first. Takes 0.1 s for a million words and some 10 MB.
 """
 
@@ -43,8 +43,9 @@ _UPPER, _LOWER, _MATRIX = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint3
 
 @dataclass(frozen=True, eq=False)
 class SearchedFiles:
-    """The samples that one reader (worker process) opened first in one epoch, in order and each once, int64[m], taken
-    as samples of a data set of n in one of its file orders. At least 2; 6 or more are better, 64 are plenty."""
+    """The samples that one reader (worker process) opened first in one epoch, in order and each once, int64[m]. The
+    samples are taken as those of a data set of n in one of its file orders. At least 2; 6 or more are better, 64 are
+    plenty."""
 
     n: int
     samples: NDArray[np.int64]
@@ -56,8 +57,8 @@ class StreamPlace:
 
     `word`: the first of the two words of the sampler's seed, or (direct) of the permutation, counted from the
     beginning of the stream.
-    `agreed`: how many of the target's samples are where they must be, from the first one on and without a
-    gap; `of`: how many of them were looked at. `batch` and `workers` of the loader, where they show: else 0.
+    `agreed`: how many of the target's samples are where they must be, from the first one on and without a gap. `of`:
+    how many of the target's samples were looked at. `batch` and `workers` of the loader, where they show: else 0.
     `log_chance`: logarithm of the probability that any word looked at agrees so far by chance.
     """
 
@@ -213,8 +214,8 @@ def _check(target: SearchedFiles) -> None:
 def _plausible(heads: NDArray[np.int64], target: SearchedFiles) -> NDArray[np.bool_]:
     """The beginnings of permutations, int64[m, k], that may be the target's: bool[m].
 
-    The first sample must be there. The second is in the next place; or, when a batch holds but one, in a place further
-    on that gives the number of workers, and so the place of the third.
+    The first sample must be there. The second is in the next place. Or, when a batch holds but one, the second is in a
+    place further on. That place gives the number of workers, and so the place of the third.
     """
     samples = target.samples
     here: NDArray[np.bool_] = heads[:, 0] == samples[0]
@@ -233,8 +234,8 @@ def _plausible(heads: NDArray[np.int64], target: SearchedFiles) -> NDArray[np.bo
 
 
 def agreement(head: NDArray[np.int64], samples: NDArray[np.int64]) -> tuple[int, int, int, int]:
-    """(agreed, of, batch, workers): how many of a reader's samples, from the first on, stand where worker 0 of a
-    loader reads them: batch 0, batch W, batch 2 W, ... of the order."""
+    """(agreed, of, batch, workers): how many of a reader's samples, from the first on, stand where worker 0 of a loader
+    reads them. Worker 0 reads batch 0, batch W, batch 2 W, ... of the order."""
     m = min(len(samples), len(head))
     lead = _leading(head[:m] == samples[:m])
     if lead in (0, m):

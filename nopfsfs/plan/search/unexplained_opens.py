@@ -1,7 +1,7 @@
 """The opens that no confirmed plan explains, and when to look for one that does.
 
-Owns who came together: readers that begin to open files at about the same time are a *cohort* (the workers of one job),
-whose opens are looked at as one sequence. Computes nothing that takes long.
+Owns who came together. Readers that begin to open files at about the same time are a *cohort* (the workers of one job).
+The opens of a cohort are looked at as one sequence. Computes nothing that takes long.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ class WeightedTarget:
 def find(
     origin: int | str, targets: Sequence[WeightedTarget], start: int, limit: int
 ) -> tuple[Spec, WeightedTarget] | None:
-    """The sampler whose epoch 0 begins at the first word from `start` to `limit` - 1 of the stream of a seed or state
-    that explains a target, and the target of which it explains most; None when there is none. Raises ValueError: a
-    seed or state that torch would not take.
+    """The sampler that explains a target, and the target of which it explains most; None when there is none. The
+    sampler's epoch 0 begins at the first word, from `start` to `limit` - 1, that explains a target. The words are those
+    of the stream of a seed or state. Raises ValueError: a seed or state that torch would not take.
 
-    Each sample has words of its own, so that what a loader's second worker opened looks like the beginning of a stream,
-    a batch further on: hence the first word of all targets.
+    Each sample has words of its own. So what a loader's second worker opened looks like the beginning of a stream, a
+    batch further on. Hence `find` takes the first word of all targets.
     """
     spec = Spec(Weighted.name, 0, (("state", origin),)) if isinstance(origin, str) else Spec(Weighted.name, origin)
     state = stream(spec, start)

@@ -1,7 +1,7 @@
 """A stream of what comes next, blended from those of several readers.
 
-Positions of the blended stream go round the parts in turn, `weight` places of each, so that a reader who is twice as
-fast is foreseen twice as far. With one part it is that part's own stream.
+Positions of the blended stream go round the parts in turn, `weight` places of each. So a reader who is twice as fast is
+foreseen twice as far. With one part it is that part's own stream.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class Cursor:
             self._fill()
 
     def filled(self) -> float:
-        """The share of opened places in the first quarter of those up to the furthest that was opened: most where
-        readers are apart; as few as of all places where the others are not read at all."""
+        """The share of opened places in the first quarter of those up to the furthest that was opened. Most are opened
+        where readers are apart. Where the others are not read at all, the share is as small as of all places."""
         quarter = (self.opened.rfind(_OPENED, self.lo) + 1 - self.lo) // 4
         return self.opened.count(_OPENED, self.lo, self.lo + quarter) / quarter if quarter > 0 else 0.0
 
@@ -177,9 +177,9 @@ class Cursor:
         self._lag = lag
 
     def show_all(self, k: int) -> None:
-        """From now on all opens show. Which of the hidden places in the window were opened is not known: they do not
-        hold it up, and may still be opened; but for the last of the epoch, which is not over before. From the next
-        epoch on the window has `k` places."""
+        """From now on all opens show. Which of the hidden places in the window were opened is not known. These places
+        do not hold the window up, and may still be opened. The last place of the epoch does: the epoch is not over
+        before that place was opened. From the next epoch on the window has `k` places."""
         self._accepts = self._thin
         known = min(self.hi, self.length - 1)
         self.opened[known:] = self.opened[known:].replace(_HIDDEN_TAIL, _UNOPENED)

@@ -156,15 +156,15 @@ class EpochPlaces:
         return [cursor.lo for cursor in self.cursors]
 
     def gone_on(self, since: list[int]) -> int:
-        """The number of places that the windows have left behind since they began at these, by lane; 0 where one of the
-        places was not opened."""
+        """The number of places that the windows have left behind since they began at these, by lane. The number is 0
+        where one of the places was not opened."""
         behind = b"".join(cursor.opened[first : cursor.lo] for cursor, first in zip(self.cursors, since, strict=True))
         return len(behind) if behind.count(_OPENED) == len(behind) else 0
 
     def begin(self, opens: list[int]) -> None:
-        """Begin where these rows were opened, the last of them last; of a row that is there twice the last counts. What
-        lies before a lane's first opens was read before this mount, or is read elsewhere; what lay ahead of what was to
-        come tells how far loaders read ahead."""
+        """Begin where these rows were opened, the last of them last; of a row that is there twice the last counts.
+        Places before a lane's first opens were read before this mount, or are read elsewhere. Opens ahead of what was
+        to come tell how far loaders read ahead."""
         places: list[list[int]] = [[] for _ in self.cursors]
         for row in reversed(dict.fromkeys(reversed(opens))):
             place = self.now.find(row)

@@ -1,7 +1,7 @@
 """The shape of a loader, seen from who opens what: the number of workers and the size of a batch.
 
 torch's DataLoader (2.13, utils/data/dataloader.py, _try_put_index) gives batch k to worker k mod W. So one worker opens
-the places [k B, (k + 1) B) in a row and goes on at (k + W) B: the end of one run and the beginning of the next give B
+the places [k B, (k + 1) B) in a row and goes on at (k + W) B. The end of one run and the beginning of the next give B
 and W.
 """
 

@@ -97,8 +97,8 @@ class Track:
 
     @property
     def steady(self) -> bool:
-        """True: the plan has held for a while, and over the end of an epoch, where the same order by another name would
-        have gone on otherwise; and K is known, or cannot be learned."""
+        """True: the plan has held for a while, and over the end of an epoch, and K is known or cannot be learned. At
+        the end of an epoch the same order by another name would have gone on otherwise."""
         loader = self.places.loader
         known = loader is None or loader.in_order
         went_on = self._left is not None and self.verified
@@ -206,8 +206,8 @@ class Track:
         return self._contradict()
 
     def _begins_next(self, row: int, reader: int, lane: int) -> bool:
-        """True: the row, which another rank has in this epoch (`lane`), is among the next K of the reader's own rank
-        in the next epoch: ranks are not all as fast, and may read the same files one epoch after the other."""
+        """True: the row, which another rank has in this epoch (`lane`), is among the next K of the reader's own rank in
+        the next epoch. Ranks are not all as fast, and may read the same files one epoch after the other."""
         own, places = self._lane_of.get(reader, lane), self.places
         if own == lane or places.ahead is None or places.cursors[own].hi <= places.cursors[own].length:
             return False

@@ -52,8 +52,9 @@ class ThroughputCurve:
 
 @dataclass(frozen=True, slots=True)
 class SourceChange:
-    """The state of the source from `at` seconds on: its bandwidth as a part of the usual; how many times longer
-    everything takes; whether nothing ends; how many reads of others, who take no part, are always under way."""
+    """The state of the source from `at` seconds on. `bandwidth`: as a part of the usual; `slower`: how many times
+    longer everything takes; `stalled`: nothing ends. `background`: how many reads of others, who take no part, are
+    always under way."""
 
     at: float
     bandwidth: float = 1.0

@@ -39,8 +39,8 @@ class MountSpec:
 
 @dataclass(slots=True)
 class SimulatedHistory:
-    """The life of a mount: its decisions as (time, limit, reason), its demand reads as (begin, seconds), and the time
-    in which its reader waited, in seconds."""
+    """The life of a mount. `decisions`: (time, limit, reason); `demands`: its demand reads as (begin, seconds);
+    `starved`: the time in which its reader waited, in seconds."""
 
     decisions: list[tuple[float, int, Reason]] = field(default_factory=list)
     demands: list[tuple[float, float]] = field(default_factory=list)

@@ -110,8 +110,8 @@ class BlockWriter:
             self._large.written(write, check)
 
     def _sum_up(self, copy: BlockCopy) -> None:
-        """Read a piece of a copy back. Of one that was made here each block is compared, so that the copy is on disk as
-        it was read from the source; of another's the blocks get their checksums."""
+        """Read a piece of a copy back. Each block of a copy that was made here is compared, so that the copy is on disk
+        as it was read from the source. The blocks of another's copy get their checksums."""
         end = min(copy.size, copy.summed + PIECE)
         fd = copy.fd if copy.fd >= 0 else self._disks[copy.tier].open_copy(copy.row)
         try:

@@ -1,7 +1,7 @@
 """Copies that a node has read, and that live on another node, go to their home: the source is read once.
 
-That happens while no placement is known yet, or when the home does not answer. A node that has such a copy offers it;
-the home fetches it from there, and answers when it has it, or does not want it.
+That happens while no placement is known yet, or when the home does not answer. A node that has such a copy offers it.
+The home fetches the copy from that node, and answers when it has the copy, or does not want it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LOOK_S, IDLE_S = 0.05, 0.25  # between looks, while anything is under way and el
 
 
 class CopyHandover:
-    """Copies that this node offers, and those that it takes. `holder` u16[n]: the column; while a row that lives here
-    is taken from another node, it names that node, where the stager asks for it then. `send` may take its time: a task
-    of its own waits for it."""
+    """Copies that this node offers, and those that it takes. `holder` u16[n]: the column. While a row that lives here
+    is taken from another node, the column names that node, where the stager asks for the row then. `send` may take its
+    time: a task of its own waits for it."""
 
     def __init__(self, policy: NodePolicy, holder: NDArray[np.uint16], send: Send) -> None:
         self._policy, self._holder, self._send = policy, holder, send

@@ -1,10 +1,10 @@
 """The homes of the files of a cluster, as the nodes agree upon them: the part of one node.
 
 Each sends once what it has kept on disk from earlier mounts, and then what room it has. The leader, the lowest node
-that has not left, names what is read, from its own plan; all compute the same placement of that, each for itself, write
-the column `holder`, and tell their policy what lives here. A node that computes a different placement costs speed, not
-data: a node that does not hold a file refuses the request, and the requester reads the source. No read waits for
-anything here, and a fault costs the placements alone.
+that has not left, names what is read, from its own plan. All nodes compute the same placement of that, each for itself.
+Each writes the column `holder`, and gives its policy what lives here. A node that computes a different placement costs
+speed, not data. A node that does not hold a file refuses the request, and the requester reads the source. No read waits
+for anything here, and a fault costs the placements alone.
 """
 
 from __future__ import annotations
@@ -346,8 +346,8 @@ class PlacementAgreement:
             await self._send_to(self._leader, messages.PlacementComputed(number))
 
     async def _begin(self) -> None:
-        """Ask others when all know what lives with them: a node that does not know it yet has to say no, and then two
-        of them read the source."""
+        """Ask others when all know what lives with them. A node that does not know it yet has to say no, and then two
+        nodes read the source."""
         if self._begun >= self._number:
             return
         late = trio.current_time() >= self._begin_by

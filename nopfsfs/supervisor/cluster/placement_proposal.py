@@ -27,7 +27,8 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class ReadSet:
     """The files of an enumeration (`files`, of `dataset/file_orders.py`) of what lies below the directory `root`, or
-    all where that is None; read as by `plan`, whose data set and order mean nothing, or nobody knows how."""
+    all where that is None. The files are read as by `plan`, whose data set and order mean nothing, or nobody knows
+    how."""
 
     root: int | None = None
     files: str = ""

@@ -15,9 +15,9 @@ ONCE = 2  # ranks of which each reads all: then together they read more than so 
 
 
 def readers(hypothesis: Hypothesis, n: int, nodes: int, epochs: int) -> list[Nodes] | None:
-    """By epoch, from that of the hypothesis on, the node that reads each of n samples, u16[n], or NOBODY; those with
+    """By epoch, from that of the hypothesis on, the node that reads each of n samples, u16[n], or NOBODY. Samples with
     several readers have the first. Ranks are dealt out to the nodes in blocks. None where it cannot be said which node
-    reads what: every rank reads all, or it is not known how many there are on each node."""
+    reads what. Every rank may read all, or it may not be known how many ranks there are on each node."""
     if hypothesis.world % nodes or n == 0 or not _deals(hypothesis, n):
         return None
     found: list[Nodes] = []

@@ -1,8 +1,8 @@
 """Records of epochs: what was read, where it came from, how long readers waited. Pure.
 
 An epoch is one of the plan that `nopfs status` shows. Where no plan is certain, as many opens as there are files make a
-record. What was counted between two looks belongs to the epoch of the later one; where an epoch began in between, it is
-divided like the opens.
+record. What was counted between two looks belongs to the epoch of the later one. Where an epoch began in between, the
+count is divided like the opens.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class EpochLabel:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The counts at the moment `at`, and when the first and the last open since the look before were seen, in seconds
-    of a clock that never goes back; `wall` is that clock's 0, since 1970. `begun`: opens of the present epoch so far.
-    `estimated`: opens are counted by tripwires. `limit`, `slowdown`: of the tuner, None where there is none."""
+    """The counts at the moment `at`, seconds of a clock that never goes back; `wall` is that clock's 0, since 1970.
+    `first`, `last`: when the first and the last open since the look before were seen, by the same clock. `begun`: opens
+    of the present epoch so far. `estimated`: opens are counted by tripwires. `limit`, `slowdown`: of the tuner, None
+    where there is none."""
 
     counts: Counts
     at: float

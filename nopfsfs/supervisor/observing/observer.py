@@ -1,7 +1,7 @@
 """Looks at the counters of a mount: when an epoch begins, and once a second. Owns records of epochs and the history.
 
-A look takes some 100 µs. It is made when the event loop has looked at the rings, so that it wakes nobody; where that
-did not look for a while, the history of that time is filled with its means.
+A look takes some 100 µs. A look is made when the event loop has looked at the rings, so that it wakes nobody. Where the
+event loop did not look for a while, the history of that time is filled with its means.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Observer:
         self.lead_s = lead if lead is not None and lead < LEAD_SHOWN_S else None
 
     def _row(self, found: Counts, now: float, status: PlanStatus, rows: int) -> Row:
-        """Each of the `rows` that end now: an equal part of what was done since the last row, so that all rows together
-        have all that was done; and figures of now. f4[len(COLUMNS)]."""
+        """Each of the `rows` that end now, f4[len(COLUMNS)]. A row has an equal part of what was done since the last
+        row, so that all rows together have all that was done. A row also has figures of now."""
         done, seconds = found - self._row_before, max(1e-3, now - self._row_at)
         waited, used = waits(done), self._budget.used(self._loop.policy.pages_used)
         tiers, tuner = by_tier(done), self.tuner

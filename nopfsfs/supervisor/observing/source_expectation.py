@@ -35,7 +35,7 @@ class SourceExpectation:
         return tuple(int(metrics[name]) for name in names)  # type: ignore[return-value]
 
     def observe(self, seconds: float) -> float:
-        """Take in what was counted since the last call, `seconds` ago; return the share of that time, 0 to 1, in which
+        """Take in what was counted since the last call, `seconds` ago. Return the share of that time, 0 to 1, in which
         a slot was waited for."""
         now = self._counted()
         size, request_ns, waited_ns = (max(0, new - old) for new, old in zip(now, self._before, strict=True))

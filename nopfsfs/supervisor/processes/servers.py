@@ -2,8 +2,8 @@
 
 `supervised` sees that a server has died. What it had taken, the kernel delivers again; where it cannot, another server
 takes it over from the dead one's records (`left_requests`). A server that dies again and again is started without the
-stager, each time after a longer pause, of a minute at most; when it has lived for a while it gets to know the stager.
-Requests wait while there is no server: whoever made them can be killed, and the mount can be unmounted.
+stager, each time after a longer pause, of a minute at most. A server that has lived for a while gets to know the
+stager. Requests wait while there is no server: whoever made them can be killed, and the mount can be unmounted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stager of a mount, for as long as the mount lives. While there is none, servers read the source.
 
-A stager is seen dead before its successor uses its memory; one that is asleep in the kernel, and may yet write to the
-arena, keeps its arena, and the successor gets another.
+A stager is seen dead before its successor uses its memory. A stager that is asleep in the kernel, and may yet write to
+the arena, keeps its arena, and the successor gets another.
 """
 
 from __future__ import annotations
