@@ -132,7 +132,7 @@ class SourceBase:
 
     def agree(self, memory: SourceMemory) -> float:
         """Go by what the mounts of a job have found together, where it is proven. Return the factor by which the base
-        grew: the mean of the classes that this base knew, by their evidence. Raises ValueError as `adopt`."""
+        grew: the mean of the classes that this base knew, by the evidence in `memory`. Raises ValueError as `adopt`."""
         other, moved, weight = SourceBase(memory), 0.0, 0.0
         for at in range(SIZE_CLASSES):
             new, before = other._log2[at], self._log2[at]

@@ -25,9 +25,9 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """Kind of an event. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, with exceptions. FAILED and UNMEASURED: the errno. ON_DISK: the tier. OFF_DISK: 1 when the tier
-    failed or lost the copy and may be asked again later. LACKING: what is left of it. BACKED: whether the kernel reads
-    the copy on disk by itself."""
+    the size in bytes, with exceptions. FAILED, UNMEASURED, UNCHECKED: the errno. ON_DISK, COPYING: the tier. OFF_DISK:
+    1 when the tier failed or lost the copy and may be asked again later. LACKING: the bytes that the page cache still
+    holds. BACKED: 1 when the kernel reads the copy on disk by itself. CHECKED: flags, below."""
 
     OPEN = 1
     READ = 2

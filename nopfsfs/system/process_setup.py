@@ -136,8 +136,8 @@ class Handoff:
 
 
 def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes]:
-    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process.
-    `popen`, which goes to `subprocess.Popen`, may name others."""
+    """Run `python -m module` with the handoff's descriptors. The process reads nothing (stdin is /dev/null) and is in
+    the session of this process, with its outputs; `popen`, which goes to `subprocess.Popen`, may name others."""
     with closing_fd(handoff.write()) as fd:
         command, fds = module_command(module, str(fd)), (fd, *handoff.fds.values())
         return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)

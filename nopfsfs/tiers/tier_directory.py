@@ -7,9 +7,10 @@ handed over, and can forge no marker.
 
 A directory is removed only when its name, its owner and its marker all say that a mount made it. All three must also
 say that the process of that mount has ended. A process may end before it has written its marker. Then the name tells
-all that the marker would, and the directory is removed if nothing is in it. On this boot of this kernel, pid and start
-time show that a process has ended. A process of another boot of this host has ended. Directories of other hosts stay.
-Locks are a sign of life where there are any, and nothing needs them.
+all that the marker would, and the directory is removed if nothing is in it. A process of another boot of
+this host has ended. On this boot, pid and start time show it, within one PID namespace. Of a process of another PID
+namespace only a lock shows it, where the file system has locks; without one the directory stays. A lock that is held
+is a sign of life anywhere. Directories of other hosts stay.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ _GOLDEN = 0x9E3779B1
 
 
 class EpochRows:
-    """The epochs that read each of `n` rows. Epochs are numbered from the one that is read now, which is 0.
+    """The epochs that read each of `n` rows. Methods number epochs from the one that is read now, which is 0.
 
-    Bit i of a row's word: the row is read in epoch number i, modulo 64, counted from the one in which this was made.
-    Only the bits of known epochs mean something.
+    The words inside count from the epoch in which this object was made: bit i of a row's word says that the row is read
+    in the i-th of those, modulo 64. Only the bits of known epochs mean something.
     """
 
     def __init__(self, n: int, first: Hypothesis) -> None:
