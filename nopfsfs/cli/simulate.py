@@ -14,7 +14,7 @@ from typing import Any
 from nopfsfs.cli.dry_run import open_index
 from nopfsfs.cli.error_exit import say
 from nopfsfs.cli.mount import progress_bar
-from nopfsfs.cli.settings import output_file, usage
+from nopfsfs.cli.settings import output_file, parsed, usage
 from nopfsfs.cli.simulate_options import SimulationRequest
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
@@ -59,6 +59,9 @@ class SimulationInputs:
 
 def run(asked: SimulationRequest) -> int:
     """Simulate and print; return the exit code. Raises NopfsError."""
+    if asked.tuner:
+        _tune(asked)
+        return Exit.OK
     setup = _setup(asked)
     if asked.json:
         for note in setup.notes:
@@ -191,6 +194,26 @@ def _sweep(asked: SimulationRequest, setup: SimulationInputs) -> None:
 
 def _capacities(point: Point, best: bool) -> dict[str, Any]:
     return {"ram_bytes": point.ram, "disk_bytes": point.disk, "cheapest": best}
+
+
+# ---- the limit of requests at the source ------------------------------------------------------------------
+
+
+def _tune(asked: SimulationRequest) -> None:
+    from nopfsfs.sim.tuning import limit_table
+
+    names = [word.strip() for text in asked.policies for word in text.split(",")]
+    policies = list(dict.fromkeys(names)) or list(limit_table.USUAL)
+    for name in policies:
+        parsed(limit_table.tuner_of, name, "--policy")
+    for name in asked.tuner:
+        parsed(limit_table.source_of, name, "--tuner")
+    with _bar(len(asked.tuner) * len(policies)) as show:
+        found = limit_table.simulated(asked.tuner, policies, asked.mounts, asked.seed or 0, show)
+    if asked.json:
+        _print_json([one.record() for one in found])
+    else:
+        print(limit_table.text(found), flush=True)
 
 
 # ---- output -----------------------------------------------------------------------------------------------

@@ -21,6 +21,11 @@ MOST_EPOCHS, MOST_BATCH, MOST_NODES = 10**6, 10**7, 65_534  # as in data set fil
 _SHARE = re.compile(r"\d*\.?\d+|\d+\.", re.ASCII)
 _ONLY_MOUNT = ("calibration", "index_dir", "follow_symlinks")
 _NOT_THESIS = ("order", "slice", "source_concurrency", "from_mount")
+_NOT_TUNER = (
+    "cluster", "dataset", "from_mount", *_ONLY_MOUNT, "nodes", "epochs", "batch", "order", "slice",
+    "source_concurrency", "drop_last", "compute", "thesis", "plot", "sweep_ram", "sweep_disk",
+)  # fmt: skip
+MOST_MOUNTS = 64
 
 T = TypeVar("T")
 
@@ -48,6 +53,8 @@ class SimulationRequest:
     thesis: bool = False
     json: bool = False
     plot: str | None = None
+    tuner: tuple[str, ...] = ()  # sources at which the limit of requests is tuned; then none of the above but three
+    mounts: int = 1
     rams: tuple[int, ...] = ()
     disks: tuple[int, ...] = ()
 
@@ -60,7 +67,8 @@ def add_simulate(commands: Commands, handler: Callable[[argparse.Namespace], int
     """Add `nopfs simulate`, carried out by `handler`."""
     parser = commands.add_parser(
         "simulate",
-        usage="nopfs simulate CLUSTER DATASET [options] | --from-mount MOUNTPOINT [options]",
+        usage="nopfs simulate CLUSTER DATASET [options] | --from-mount MOUNTPOINT [options] "
+        "| --tuner SOURCE[,SOURCE...] [options]",
         help="how long a training takes with each policy",
         description="Print how long a training takes on a cluster with each policy, how long it waits for samples, and "
         "where these come from (docs/simulate.md).",
@@ -94,6 +102,9 @@ def add_simulate(commands: Commands, handler: Callable[[argparse.Namespace], int
     mount.add_argument("--calibration", metavar="FILE", help="what nopfs calibrate measured, where it is not found")
     mount.add_argument("--index-dir", metavar="D", help="the index directory, where the mount was given one")
     mount.add_argument("--follow-symlinks", action="store_true", help="as for nopfs-mount")
+    tuner = parser.add_argument_group("who tunes the limit of requests at the source")
+    tuner.add_argument("--tuner", metavar="SOURCE[,SOURCE...]", help="the tuner beside its rivals: wide, small, smooth")
+    tuner.add_argument("--mounts", metavar="N", help="mounts that share the source; 1 unless given")
     parser.set_defaults(handler=handler)
 
 
@@ -123,6 +134,8 @@ def parse(said: Mapping[str, Any]) -> SimulationRequest:
         thesis=bool(said.get("thesis")),
         json=bool(said.get("json")),
         plot=_one(said, "plot", _plot),
+        tuner=_list(said, "tuner", str),
+        mounts=_one(said, "mounts", whole(1, MOST_MOUNTS)) or 1,
         rams=_list(said, "sweep_ram", parse_size),
         disks=_list(said, "sweep_disk", parse_size),
     )
@@ -130,7 +143,14 @@ def parse(said: Mapping[str, Any]) -> SimulationRequest:
 
 def _check_together(said: Mapping[str, Any]) -> None:
     """Refuse options that do not go with each other."""
-    if "from_mount" in said:
+    if "tuner" in said:
+        for name in _NOT_TUNER:
+            if name in said:
+                what = name.upper() if name in ("cluster", "dataset") else long_option(name)
+                raise usage(f"{what}: does not go with --tuner; leave it out")
+    elif "mounts" in said:
+        raise usage("--mounts: goes with --tuner; leave it out")
+    elif "from_mount" in said:
         if "cluster" in said:
             raise usage("--from-mount: takes the place of CLUSTER and DATASET; leave them out")
     elif "dataset" not in said:

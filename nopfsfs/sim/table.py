@@ -20,8 +20,8 @@ def header(
     """Say in one line what was simulated."""
     words = [
         f"{cluster.name}, {layout(cluster)}",
-        f"{dataset.name}, {_count(dataset.samples, 'sample')}, {format_size(total_bytes)}",
-        f"{_count(training.epochs, 'epoch')}, batch {training.batch:,}",
+        f"{dataset.name}, {counted(dataset.samples, 'sample')}, {format_size(total_bytes)}",
+        f"{counted(training.epochs, 'epoch')}, batch {training.batch:,}",
         f"{'thesis' if as_thesis else 'physical'} mode",
         f"bound {NONE if bound is None else format_duration(bound)}",
     ]
@@ -30,7 +30,7 @@ def header(
 
 def layout(cluster: Cluster) -> str:
     """The layout of a cluster, as in `4 nodes x 1 rank`."""
-    return f"{_count(cluster.nodes, 'node')} x {_count(cluster.ranks, 'rank')}"
+    return f"{counted(cluster.nodes, 'node')} x {counted(cluster.ranks, 'rank')}"
 
 
 def policies(outcomes: Sequence[Outcome]) -> str:
@@ -41,7 +41,7 @@ def policies(outcomes: Sequence[Outcome]) -> str:
         head += [*(f"from {place}" for place in places), "reads epoch 1", "reads later", "distinct"]
     rows = [_row(one, places) for one in outcomes if one.seconds is not None]
     width = max(map(len, (head[0], *(one.policy for one in outcomes))))
-    lines = iter(_aligned([head, *rows], width))
+    lines = iter(aligned([head, *rows], width))
     text = [next(lines)]
     text += [
         next(lines) if one.seconds is not None else f"{one.policy:<{width}}{GAP}{NONE}: {one.reason}"
@@ -70,7 +70,7 @@ def grid(points: Sequence[Point], best: Point | None, policy: str, classes: Sequ
     names = (classes[0], classes[-1])
     head = [policy, *(_capacity(names[1], disk) for disk in disks)]
     rows = [[_capacity(names[0], ram), *(cells[ram, disk] for disk in disks)] for ram in rams]
-    text = _aligned([head, *rows])
+    text = aligned([head, *rows])
     reasons = list(dict.fromkeys(point.outcome.reason for point in points if point.outcome.reason))
     text += [f"{NONE}: {reason}" for reason in reasons]
     if best is not None and best.outcome.seconds is not None:
@@ -96,11 +96,11 @@ def _share(share: float) -> str:
     return f"{100 * share:.1f}%" if share else NONE
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _aligned(rows: Sequence[Sequence[str]], first: int = 0) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], first: int = 0) -> list[str]:
     """Align the first column, at least `first` wide, to the left, and the others to the right."""
     left, *others = zip(*rows, strict=True)
     width = max(first, *map(len, left))

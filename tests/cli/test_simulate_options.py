@@ -399,3 +399,30 @@ def test_the_examples_print_what_they_say(capsys: pytest.CaptureFixture[str]) ->
     assert len(examples) == 2
     for words, shown in examples:
         assert printed(capsys, *words.split()) == shown
+
+
+def test_the_tuner_beside_its_rivals(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--tuner", "small", "--policy", "fixed-4,fixed-64", "--seed", "1")
+    few, many = records(capsys, *words)
+    assert (few["policy"], few["source"], few["mounts"], few["seed"]) == ("fixed-4", "small", 1, 1)
+    assert few["demand_p99"] < many["demand_p99"], "64 are far too many for a small source"
+    two = records(capsys, *words, "--mounts", "2")
+    assert all(0.9 < one["jain"] <= 1 for one in two)
+    assert printed(capsys, *words).splitlines()[2].startswith("fixed-4 ")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--tuner", "lustre"), "--tuner: 'lustre' is no source: choose among wide, small, smooth"),
+        (("--tuner", "wide", "--policy", "homes"), "--policy: 'homes' tunes no limit"),
+        (("--tuner", "wide", "--epochs", "3"), "--epochs: does not go with --tuner"),
+        (("sc21", "mnist", "--tuner", "wide"), "CLUSTER: does not go with --tuner"),
+        (("--tuner", "wide", "--mounts", "0"), "--mounts: '0' is not a whole number from 1 to 64"),
+        (("sc21", "mnist", "--mounts", "2"), "--mounts: goes with --tuner"),
+    ],
+)
+def test_what_does_not_go_with_the_tuner(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
+) -> None:
+    assert why in refused(capsys, *words)

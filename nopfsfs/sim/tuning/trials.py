@@ -24,8 +24,9 @@ SOURCES: Mapping[str, ThroughputCurve] = {
     "smooth": ThroughputCurve(0.030, 1600.0, 1.0, falls_from=400.0, halves_after=300.0),
 }
 OURS, FIRST_MOUNT = "ours", "ours, first mount"
+FIXED = "fixed "  # and the limit
 RIVALS: Mapping[str, Callable[[], LimitPolicy]] = {
-    "fixed 64": partial(FixedLimit, 64),
+    f"{FIXED}64": partial(FixedLimit, 64),
     "PRISMA": PrismaLimit,
     "AIMD": AimdLimit,
     "gradient2": Gradient2Limit,
@@ -52,6 +53,8 @@ def policies(who: str, curve: ThroughputCurve, seed: int, mounts: int) -> list[C
     """Make a policy for each of so many mounts of a source. Mounts that saw it earlier do not quite agree on it."""
     if who in RIVALS:
         return [RIVALS[who]] * mounts
+    if who.startswith(FIXED):
+        return [partial(FixedLimit, int(who.removeprefix(FIXED)))] * mounts
     if who == FIRST_MOUNT:
         return [SlowdownTuner] * mounts
     random = np.random.default_rng([seed, mounts])
