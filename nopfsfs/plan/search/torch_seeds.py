@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +134,7 @@ def joint_middles(runs: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int
     they opened lately in all tell. The samples come in runs of up to 8 that one reader opened one after the other,
     int64[2 <= k <= 8]. All usual seeds take 1.3 s at n = 60,000, 6 s at 1.28 million. Raises ValueError as `Opened`."""
     opened = Opened(runs, n)
-    return SeedSearch(opened, _JointMiddles(opened), seeds)
+    return SeedSearch(opened, _JointMiddles(opened, runs), seeds)
 
 
 class _Look(Protocol):
@@ -270,34 +270,56 @@ class _JointMiddles:
     """Any places of large orders that all readers follow; a wrong one only up to where that is clear.
 
     But for strays, either all opens of a run lie ahead of the places that were looked at, or none. In a wrong order
-    each open lies there by chance. A hundred opens tell the two apart after a small part of an order.
+    each open lies there by chance. A hundred opens tell the two apart after a small part of an order. The first such
+    part of several orders is looked at together, where they fit into a block: that takes a third of the time. It shows
+    the samples beyond the part: the others may have been moved away.
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, runs: Sequence[NDArray[np.int64]]) -> None:
         self.reach = n = opened.n
-        self._apart = max(_RUN_APART_LEAST, int(n * _RUN_APART))
-        part = max(3 * _RUN_APART_LEAST, 2 * self._apart)
+        apart = max(_RUN_APART_LEAST, int(n * _RUN_APART))
+        self._part = part = max(3 * _RUN_APART_LEAST, 2 * apart)
         self.at_once = max(1, _STEP_WORDS // (2 * part + _MIDDLE_ORDER + _MIDDLE_SAMPLE * len(opened.samples)))
         self._follow = _Follow(opened, part)
-        self._column = opened.column
-        self._made = (opened.column < len(opened.samples)).sum(axis=1)
-        self._odds: dict[int, NDArray[np.float64]] = {}  # by how many places were looked at
+        self._runs = _Runs(opened, apart)
+        beyond = [run for run in (run[run >= part] for run in runs) if len(run)] if 2 * part <= _BLOCK else []
+        self._first = (_Beginnings(far := Opened(beyond, n), part), _Runs(far, apart)) if beyond else None
 
     def places(self, seeds: Sequence[int]) -> NDArray[np.int32]:
-        result = self._follow.places(seeds, self._likely)
+        result = np.full((self._runs.samples + 1, len(seeds)), ABSENT, dtype=np.int32)
+        left = np.arange(len(seeds))
+        if self._first is not None:
+            beginnings, runs = self._first
+            left = np.flatnonzero(runs.likely(beginnings.places(seeds), self._part))
+        result[:, left] = self._follow.places([seeds[at] for at in left.tolist()], self._likely)
         result[:, (result == OUTSIDE).any(axis=0)] = ABSENT
         return result
 
     def _likely(self, place: NDArray[np.int64], end: int) -> bool:
+        return bool(self._runs.likely(np.append(place, OUTSIDE)[:, None], end)[0])
+
+
+class _Runs:
+    """Runs of opens of readers that all follow the same order. The opens of a run lie at most `apart` places apart."""
+
+    def __init__(self, opened: Opened, apart: int) -> None:
+        self.samples = len(opened.samples)
+        self._n, self._apart, self._column = opened.n, apart, opened.column
+        self._made = (opened.column < self.samples).sum(axis=1)[:, None]
+        self._odds: dict[int, NDArray[np.float64]] = {}  # by how many places were looked at
+
+    def likely(self, place: NDArray[np.signedinteger[Any]], end: int) -> NDArray[np.bool_]:
         """True: so many of each run lie before `end`, and that is hardly less likely in the order of the readers than
-        by chance. One stray decides nothing."""
+        by chance. One stray decides nothing. `place`, [samples + 1, orders], is negative where no place below `end` is
+        known, and in its last row. bool[orders]."""
         if end not in self._odds:
-            self._odds[end] = _run_odds(
-                self._column.shape[1], max(0.0, (end - self._apart) / self.reach), end / self.reach
-            )
-        before = np.append((place >= 0) & (place < end - self._apart), False)[self._column].sum(axis=1)
-        seen = np.append(place >= 0, False)[self._column].sum(axis=1)
-        return float(self._odds[end][self._made, before, seen].sum()) >= -math.log(_STRAY)
+            early = max(0.0, (end - self._apart) / self._n)
+            self._odds[end] = _run_odds(self._column.shape[1], early, end / self._n)
+        seen = place >= 0
+        before = (seen & (place < end - self._apart))[self._column].sum(axis=1)
+        odds = self._odds[end][self._made, before, seen[self._column].sum(axis=1)]
+        likely: NDArray[np.bool_] = odds.sum(axis=0) >= -math.log(_STRAY)
+        return likely
 
 
 def _run_odds(longest: int, early: float, looked_at: float) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -117,11 +118,30 @@ def test_of_wrong_orders_a_small_part_is_looked_at(n: int, readers: int, monkeyp
         words += count
         return draw(state, left, count, *further)
 
+    first_words = torch_seeds._Words.of
+
+    def of(self: torch_seeds._Words, seeds: Sequence[int]) -> np.ndarray:
+        nonlocal words
+        drawn = first_words(self, seeds)
+        words += drawn.size
+        return drawn
+
     monkeypatch.setattr(torch_generator, "targets", targets)
+    monkeypatch.setattr(torch_seeds._Words, "of", of)
     order, seeds = _order(700, n), range(1000, 1100)
     lanes = [order[n // 2 + reader :: readers][: 128 // readers] for reader in range(readers)]
     assert joint_middles(_runs(lanes), n, seeds).run() == []
     assert words < len(seeds) * n / 4
+
+
+def test_samples_that_a_first_part_may_move_away_are_found_as_well() -> None:
+    """All opens are of the first samples, of which the first steps do not show where they go."""
+    n, seed = 60_000, 54
+    order = _order(seed, n)
+    near = [run[run < 6000] for run in _runs([order[n // 2 :][:4000]])]
+    runs = [run for run in near if len(run) > 1]
+    assert len(runs) > 8
+    assert [one for one, _ in joint_middles(runs, n, range(50, 60)).run()] == [seed]
 
 
 @pytest.mark.parametrize("middle", [False, True])
