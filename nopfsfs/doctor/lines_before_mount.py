@@ -178,7 +178,7 @@ def memory_limit(facts: NodeFacts) -> NodeLine:
 def clock(facts: NodeFacts) -> NodeLine:
     if facts.clock:
         return good("synchronised")
-    return weaker("not synchronised: at most 64 requests at the source, and no part in the minute's drains",
+    return weaker("not synchronised: no part in the minute's drains, and at most 64 requests at an unknown source",
                   "start chrony or ntpd")  # fmt: skip
 
 

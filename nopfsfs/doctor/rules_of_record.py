@@ -159,8 +159,8 @@ def clock_is_not_disciplined(facts: Facts) -> Finding | None:
         return None
     return Finding(
         Weight.NOTE,
-        "The clock of this node is not synchronised, so that its mounts take no part in the minute's drains, and have "
-        "at most 64 requests under way at the source.",
+        "The clock of this node is not synchronised, so that its mounts take no part in the minute's drains. At a "
+        "source that no earlier mount has measured, they have at most 64 requests under way.",
         "Start chrony or ntpd.",
     )
 

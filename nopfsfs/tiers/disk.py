@@ -17,7 +17,7 @@ from nopfsfs.system.descriptors import closed_on_error, closing_fd, fill
 from nopfsfs.tiers.tier_directory import TierDirectory
 
 RETRY_AFTER_S = 30.0
-FLOOR_BYTES = 256 << 20  # left free on the file system, whatever the limit says
+FLOOR_BYTES = 256 << 20  # left free on the file system of a tier without a limit
 FLOOR_INODES = 1000
 
 

@@ -39,7 +39,7 @@ def read(files: Sequence[Path]) -> None:
 
 def assert_foreseen(m: Mounted, opens: int, but: int) -> None:
     """Of the mount's opens, which are so many, all but a few were foreseen. A mount that counts by tripwires estimates:
-    docs/operations.md promises 5 %."""
+    docs/commands.md, estimates, promises 5 %."""
 
     def holds(status: dict[str, Any]) -> bool:
         found = status["opens"]
