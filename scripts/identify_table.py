@@ -85,11 +85,11 @@ def main(argv: list[str] | None = None) -> int:
     if not chosen:
         parser.error("no such cell")
     found = table(chosen, options.jobs, beyond=options.beyond, tripwires=options.tripwires)
-    doubted = results.doubted(found)
-    if doubted:
+    runs = [found]
+    while doubted := results.doubted(found):
         print(f"{len(doubted):,} cells of pairs in which more foresaw less run {AGAIN} times more")
-        again = table(doubted * AGAIN, options.jobs, beyond=options.beyond, tripwires=options.tripwires)
-        found = results.together([found, again])
+        runs.append(table(doubted * AGAIN, options.jobs, beyond=options.beyond, tripwires=options.tripwires))
+        found = results.together(runs)
     for line in results.summary(found):
         print(line)
     if options.json is not None:

@@ -146,10 +146,10 @@ def less_for_false(results: Sequence[Result]) -> Iterator[Pair]:
 
 
 def doubted(results: Sequence[Result]) -> list[Cell]:
-    """The cells of all pairs in which more, or something wrong, foresaw less. How long a job takes decides over some
-    tens of opens, and one run tells little of it."""
+    """The cells of all pairs in which more, or something wrong, foresaw less, and that ran once. How long a job takes
+    decides over some tens of opens, and one run tells little of it."""
     pairs = (*less_for_more(results), *less_for_false(results))
-    return list(dict.fromkeys(one.cell for pair in pairs for one in (pair.less, pair.more)))
+    return list(dict.fromkeys(one.cell for pair in pairs for one in (pair.less, pair.more) if not one.others))
 
 
 def together(runs: Sequence[Sequence[Result]]) -> list[Result]:

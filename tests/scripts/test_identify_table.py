@@ -365,6 +365,10 @@ def test_of_cells_that_run_again_the_median_counts_unless_one_fell_short() -> No
     found = results.together([once, again])
     assert [int(one.foreseen.sum()) for one in found] == [900, 920, 950]
     assert not list(results.less_for_more(found))
+    # what ran again has a higher median now: the world, which ran once, is doubted
+    first = [result("nothing", 0.96), result("seed", 0.96), result("world", 0.95)]
+    more = [result(said, 1.0) for said in ("nothing", "seed") for _ in range(4)]
+    assert [cell.said for cell in results.doubted(results.together([first, more]))] == ["world"]
     [short] = results.together([[result("seed", 1.0)], [result("seed", 1.0), result("seed", 0.5, share=0.5)]])
     assert short.short
 
