@@ -69,6 +69,7 @@ class PlanSearch:
         among = range(len(datasets))[:_AMONG]
         self._prepared = prepare(datasets, among, self._seeds, self._sampler, self._worlds, heads)
         self._steps_left = _PREPARED_STEPS
+        self._quick_turn = False  # the last search was one for what was said
         self.hurries = False  # opens have come with which searches begin: jobs are to be asked for at once
         self._late: list[Spec] = []  # places that were found after the epoch to which they belong
 
@@ -231,6 +232,23 @@ class PlanSearch:
         ]  # fmt: skip
 
     def _search_job(self) -> Iterator[BackgroundJob]:
+        quick = self._quick()
+        # In turn: where each epoch has new readers, there are always some for whom what was said is to be tried.
+        may_wait = self._quick_turn and self._budget.left and quick is not None and self._thorough.has_others(quick[0])
+        self._quick_turn = quick is not None and not may_wait
+        if quick is not None and not may_wait:
+            yield self._searching(*quick)
+        if not self._budget.left:
+            return
+        due = self._thorough.due() if quick is None else None
+        if due is not None:
+            self._thorough.begin(due, self._search(due))
+        running = self._thorough.next()
+        if running is not None:
+            yield self._searching(*running)
+
+    def _quick(self) -> tuple[Cohort, Search] | None:
+        """The search for what was said that goes on now, that of the newest cohort first."""
         for cohort in reversed(self._cohorts.cohorts):
             with_all = self._begins_with_all(cohort)
             if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
@@ -240,15 +258,8 @@ class PlanSearch:
             if cohort.quick is None and cohort.quick_due(beside=beside):
                 cohort.quick = self._search(cohort, first_only=True)
             if cohort.quick is not None:
-                yield self._searching(cohort, cohort.quick)
-        if not self._budget.left:
-            return
-        due = self._thorough.due()
-        if due is not None:
-            self._thorough.begin(due, self._search(due))
-        running = self._thorough.next()
-        if running is not None:
-            yield self._searching(*running)
+                return cohort, cohort.quick
+        return None
 
     def _begins_with_all(self, cohort: Cohort) -> bool:
         """True: everything is tried for a cohort as soon as nothing else is."""
@@ -377,7 +388,7 @@ class PlanSearch:
             table = self._tables.table(candidate_of(hypothesis))
             if table is None:
                 return
-            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(_EPOCHS_LATE))
+            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(_EPOCHS_LATE), part=SURE)
             suspect.weigh(view)
             if suspect.worth >= LOCK:
                 self._proven(suspect, cohort)

@@ -15,7 +15,7 @@ from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.plan.following.order_tables import OrderTables
 from nopfsfs.plan.following.search_budget import Budget
 from nopfsfs.plan.search.candidates import SAID, candidate_of
-from nopfsfs.plan.search.suspects import LOCK, Suspect, Table
+from nopfsfs.plan.search.suspects import LOCK, SURE, Suspect, Table
 from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts
 
 # Epochs that may have gone by until an order is found.
@@ -60,7 +60,7 @@ class MissedEpochs:
         def deliver(result: tuple[Table, float]) -> None:
             table, seconds = result
             self._budget.spend(seconds)
-            suspect = Suspect(candidate, table, SAID + math.log2(_EPOCHS_MISSED))
+            suspect = Suspect(candidate, table, SAID + math.log2(_EPOCHS_MISSED), part=SURE)
             suspect.weigh(cohort.view())
             if suspect.worth >= LOCK and cohort.era == era and cohort in self._cohorts.cohorts:
                 if self._cohort is cohort:

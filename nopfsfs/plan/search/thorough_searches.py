@@ -26,10 +26,17 @@ class ThoroughSearches:
         """The cohort whose search began first."""
         return next((one for one, _ in self._running()), None)
 
+    def has_others(self, cohort: Cohort) -> bool:
+        """True: everything is tried for another cohort."""
+        return any(one is not cohort for one, _ in self._running())
+
     def may_begin(self, cohort: Cohort) -> bool:
         """True: everything may be tried for a cohort now."""
         ended, others = self._cohorts.ended, self._running()
-        return cohort.full is None and (not others or (not ended(cohort) and all(ended(one) for one, _ in others)))
+        # Where an epoch is over sooner than its beginning is searched for, a later one would never be found either.
+        if cohort.full is not None or any(not search.past_beginnings for _, search in others[1:]):
+            return False
+        return not others or (not ended(cohort) and all(ended(one) for one, _ in others))
 
     def due(self) -> Cohort | None:
         """The newest cohort for which it is time to try everything; asking means that it is done."""

@@ -112,6 +112,30 @@ def test_the_first_whole_epoch_of_new_workers_is_found_while_all_is_tried_for_th
     assert (status.world, status.ranks) == (24, (14, 15, 16, 17))
 
 
+@pytest.mark.parametrize(("said", "each"), [(None, 200), (OTHER, 100), slow(None, 300), slow(OTHER, 200)])
+def test_epochs_that_are_over_before_one_has_been_searched_for(
+    said: int | None, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few files, or a busy machine: each epoch has new workers, who read it while a handful of jobs is done."""
+    monkeypatch.setattr(matching, "_SECONDS", 1e9)
+    parts = [job((24, (14, 15, 16, 17)), epoch, 0, 4000, batch=10) for epoch in range(14)]
+    mine = [readers < 200 for _, readers in parts]  # the first of the two epochs of each
+    rows = np.concatenate([rows[one] for (rows, _), one in zip(parts, mine, strict=True)])
+    readers = np.concatenate([1000 * at + who[one] for at, ((_, who), one) in enumerate(zip(parts, mine, strict=True))])
+    follower = Follower(tree(4000), said, heads=candidates.OrderHeads())
+    for at in range(0, len(rows), each):
+        follower.observe(rows[at : at + each], readers[at : at + each])
+        work = follower.work()
+        if work is not None:
+            work.run()
+            follower.finish(work)
+        if follower.status().state == "locked":
+            break
+    status = follower.status()
+    assert (status.state, status.sampler) == ("locked", "distributed")
+    assert (status.world, status.ranks) == (24, (14, 15, 16, 17))
+
+
 @pytest.mark.long
 def test_all_is_tried_for_the_first_epoch_however_many_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs in an order that nobody knows, of new workers: all is tried for the newest and for the oldest in turn."""

@@ -77,6 +77,24 @@ def test_of_two_that_have_ended_the_older_search_goes_on() -> None:
     assert bench.searches.due() is None, "it was tried for the second already"
 
 
+def test_the_beginning_of_an_epoch_is_searched_for_to_its_end() -> None:
+    """Where epochs are shorter than that takes, none would ever be found otherwise."""
+    bench = Bench()
+    first = bench.reads(1)
+    bench.begun(first)
+    second = bench.reads(2)
+    search = bench.begun(second, past_beginnings=False)
+    third = bench.reads(3)
+    assert bench.searches.due() is None
+    assert bench.turns(2) == [second] * 2
+    search.past_beginnings = True
+    bench.begun(third)
+    assert second.full is None
+    assert bench.searches.has_others(third)
+    first.full = None
+    assert not bench.searches.has_others(third)
+
+
 def test_once_a_plan_is_certain_searches_for_those_who_have_ended_rest() -> None:
     bench = Bench()
     first = bench.reads(1)
