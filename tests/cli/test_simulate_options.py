@@ -396,7 +396,7 @@ def test_the_examples_print_what_they_say(capsys: pytest.CaptureFixture[str]) ->
     text = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
     examples = re.findall(r"^\$ nopfs simulate ([^\n]*)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
 
-    assert len(examples) == 2
+    assert len(examples) == 3
     for words, shown in examples:
         assert printed(capsys, *words.split()) == shown
 

@@ -281,9 +281,9 @@ class _JointMiddles:
         self._part = part = max(3 * _RUN_APART_LEAST, 2 * apart)
         self.at_once = max(1, _STEP_WORDS // (2 * part + _MIDDLE_ORDER + _MIDDLE_SAMPLE * len(opened.samples)))
         self._follow = _Follow(opened, part)
-        self._runs = _Runs(opened, apart)
+        self._runs = _OpenRuns(opened, apart)
         beyond = [run for run in (run[run >= part] for run in runs) if len(run)] if 2 * part <= _BLOCK else []
-        self._first = (_Beginnings(far := Opened(beyond, n), part), _Runs(far, apart)) if beyond else None
+        self._first = (_Beginnings(far := Opened(beyond, n), part), _OpenRuns(far, apart)) if beyond else None
 
     def places(self, seeds: Sequence[int]) -> NDArray[np.int32]:
         result = np.full((self._runs.samples + 1, len(seeds)), ABSENT, dtype=np.int32)
@@ -299,7 +299,7 @@ class _JointMiddles:
         return bool(self._runs.likely(np.append(place, OUTSIDE)[:, None], end)[0])
 
 
-class _Runs:
+class _OpenRuns:
     """Runs of opens of readers that all follow the same order. The opens of a run lie at most `apart` places apart."""
 
     def __init__(self, opened: Opened, apart: int) -> None:
