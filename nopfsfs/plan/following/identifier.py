@@ -233,14 +233,14 @@ class PlanSearch:
 
     def _search_job(self) -> Iterator[BackgroundJob]:
         quick = self._quick()
-        # In turn: where each epoch has new readers, there are always some for whom what was said is to be tried.
+        # Both kinds take turns: where each epoch has new readers, a search for what was said is always due.
         may_wait = self._quick_turn and self._budget.left and quick is not None and self._thorough.has_others(quick[0])
         self._quick_turn = quick is not None and not may_wait
         if quick is not None and not may_wait:
             yield self._searching(*quick)
         if not self._budget.left:
             return
-        due = self._thorough.due() if quick is None else None
+        due = self._thorough.due() if quick is None else None  # everything comes after what was said
         if due is not None:
             self._thorough.begin(due, self._search(due))
         running = self._thorough.next()

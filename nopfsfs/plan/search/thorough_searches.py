@@ -33,7 +33,7 @@ class ThoroughSearches:
     def may_begin(self, cohort: Cohort) -> bool:
         """True: everything may be tried for a cohort now."""
         ended, others = self._cohorts.ended, self._running()
-        # Where an epoch is over sooner than its beginning is searched for, a later one would never be found either.
+        # An epoch may be shorter than the search of its beginning: if later ones took its place, none would be found.
         if cohort.full is not None or any(not search.past_beginnings for _, search in others[1:]):
             return False
         return not others or (not ended(cohort) and all(ended(one) for one, _ in others))

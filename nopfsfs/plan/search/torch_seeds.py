@@ -132,7 +132,8 @@ def middles(readers: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] =
 def joint_middles(runs: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
     """Seeds that explain readers that all follow the same order, wherever each of them is in it. Some 100 samples that
     they opened lately in all tell. The samples come in runs of up to 8 that one reader opened one after the other,
-    int64[2 <= k <= 8]. All usual seeds take 1.3 s at n = 60,000, 6 s at 1.28 million. Raises ValueError as `Opened`."""
+    int64[2 <= k <= 8]. All usual seeds take about 1 s at n = 60,000, some seconds at 1.28 million. Raises ValueError
+    as `Opened`."""
     opened = Opened(runs, n)
     return SeedSearch(opened, _JointMiddles(opened, runs), seeds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nopfsfs.sim.table import NONE, aligned, counted
 from nopfsfs.sim.tuning import trials
@@ -34,7 +34,7 @@ class LimitRecord:
     policy: str
     mounts: int
     seed: int
-    figures: Figures = field(default_factory=dict)
+    figures: Figures
 
     def record(self) -> dict[str, object]:
         """Values for JSON: shares and ratios, seconds, requests; None for what was never reached."""
