@@ -70,15 +70,17 @@ def test_readers_of_the_same_files_at_once_read_each_block_once(data: Path, disk
 
 
 def test_a_stager_that_dies_in_the_midst_costs_no_byte(data: Path, disk: Path, tmp_path: Path) -> None:
-    flags = (*FLAGS, "--source-bandwidth", "40MB/s", "--disk", f"{disk}:400M")  # else all is read before it dies twice
+    flags = (*FLAGS, "--source-bandwidth", "40MB/s", "--disk", f"{disk}:400M")
     with mounted(data, *flags, work=tmp_path, disks=[disk]) as m:
         m.errors_expected = True
-        with Reader("follow", m.path, data, str(sampled(data, tmp_path, 4)), "0") as reader:
+        # the job goes on until it is told to end: servers alone read four epochs in the time that a new stager may need
+        with Reader("timed", m.path, data, str(sampled(data, tmp_path, 1000)), "0") as reader:
             for amount in (SIZE // 2, SIZE):
                 before = read_of_source(m)[0]
                 assert wait_until(lambda before=before, amount=amount: read_of_source(m)[0] - before > amount, 20)
                 m.kill("stager", signal.SIGKILL)
-            assert reader.result(100.0) == {"wrong": []}
+            reader.go()
+            assert reader.result(100.0)["wrong"] == []
         read_all(m, readers=2)
 
 
