@@ -358,13 +358,13 @@ class PlanSearch:
         for one in self._tracks(cohort):
             hypothesis = by_seed.renamed(hypothesis, one.hypothesis)
         newer = [one for one in self._cohorts.cohorts if one.began > cohort.last]
-        if newer or any(one.agreement.last_hit > cohort.last + ENDED for one in self._tracks(cohort)):
+        if newer or any(one.locked and one.agreement.last_hit > cohort.last + ENDED for one in self._tracks(cohort)):
             self._cohorts.drop(cohort)
             self._found_late(hypothesis.spec, newer if hypothesis.spec.number("offset") > 0 else ())
-            now = next((one for one in reversed(newer) if hypothesis.dataset in one.datasets()), None)
-            if now is not None:
-                self._missed.look_for(now, hypothesis)
+            self._missed.look_for(newer, hypothesis)
             return
+        if self._cohorts.ended(cohort):  # the last of its readers were still there when the next ones came
+            self._missed.look_for([one for one in self._cohorts.cohorts if one.began > cohort.began], hypothesis)
         for one in self._tracks(cohort):
             here = one.hypothesis
             if one.locked and here != hypothesis and same_order(here, hypothesis):

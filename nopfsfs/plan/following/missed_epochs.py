@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from nopfsfs.plan.epoch_order import Hypothesis, successor
 from nopfsfs.plan.following.follower_output import BackgroundJob
@@ -34,9 +34,11 @@ class MissedEpochs:
         self._hypothesis: Hypothesis | None = None  # the epoch that is looked at next
         self._era = self._left = 0
 
-    def look_for(self, cohort: Cohort, hypothesis: Hypothesis) -> None:
-        """From now on compare a cohort with this epoch and those that follow it, if the cohort reads that data set."""
-        if hypothesis.dataset in cohort.datasets() and self._tables.is_small(candidate_of(hypothesis)):
+    def look_for(self, cohorts: Sequence[Cohort], hypothesis: Hypothesis) -> None:
+        """From now on compare the newest of these cohorts that reads the data set with this epoch and those that follow
+        it."""
+        cohort = next((one for one in reversed(cohorts) if hypothesis.dataset in one.datasets()), None)
+        if cohort is not None and self._tables.is_small(candidate_of(hypothesis)):
             self._cohort, self._hypothesis = cohort, hypothesis
             self._era, self._left = cohort.era, _EPOCHS_MISSED
 

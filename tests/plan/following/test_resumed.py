@@ -112,16 +112,24 @@ def test_the_first_whole_epoch_of_new_workers_is_found_while_all_is_tried_for_th
     assert (status.world, status.ranks) == (24, (14, 15, 16, 17))
 
 
-@pytest.mark.parametrize(("said", "each"), [(None, 200), (OTHER, 100), slow(None, 300), slow(OTHER, 200)])
+@pytest.mark.parametrize(
+    ("said", "each", "together"),
+    [(None, 200, 0), (OTHER, 100, 0), (OTHER, 150, 24), slow(None, 300, 0), slow(OTHER, 200, 0), slow(OTHER, 200, 60)],
+)
 def test_epochs_that_are_over_before_one_has_been_searched_for(
-    said: int | None, each: int, monkeypatch: pytest.MonkeyPatch
+    said: int | None, each: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few files, or a busy machine: each epoch has new workers, who read it while a handful of jobs is done."""
+    """A few files, or a busy machine: each epoch has new workers, who read it while a handful of jobs is done. The last
+    opens of an epoch, `together` of them, are made while the next one begins."""
     monkeypatch.setattr(matching, "_SECONDS", 1e9)
-    parts = [job((24, (14, 15, 16, 17)), epoch, 0, 4000, batch=10) for epoch in range(14)]
-    mine = [readers < 200 for _, readers in parts]  # the first of the two epochs of each
-    rows = np.concatenate([rows[one] for (rows, _), one in zip(parts, mine, strict=True)])
-    readers = np.concatenate([1000 * at + who[one] for at, ((_, who), one) in enumerate(zip(parts, mine, strict=True))])
+    opens: list[tuple[int, int, int]] = []
+    for epoch in range(14):
+        begins = epoch * (668 - together)
+        rows, readers = job((24, (14, 15, 16, 17)), epoch, 0, 4000, batch=10)
+        first = readers < 200  # of two epochs
+        both = zip(rows[first].tolist(), readers[first].tolist(), strict=True)
+        opens += [(begins + at, row, 1000 * epoch + who) for at, (row, who) in enumerate(both)]
+    _, rows, readers = np.array(sorted(opens)).T
     follower = Follower(tree(4000), said, heads=candidates.OrderHeads())
     for at in range(0, len(rows), each):
         follower.observe(rows[at : at + each], readers[at : at + each])
