@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.control.process_list import Process, start_time
+from nopfsfs.control.process_list import Process, read_pids, start_time
 from nopfsfs.errors import Exit
 from tests.mount.conftest import Mounting
 from tests.mount.harness import (
@@ -163,8 +163,7 @@ def test_an_unmount_while_the_source_stalls(mounting: Mounting, slow: SlowSource
 
 def test_what_was_killed_and_unmounted_by_hand_is_in_nobodys_way(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
-        for role in ("supervisor", "server", "stager"):
-            m.kill(role)
+        kill_all(m)
         assert run(["umount", "-l", str(m.path)]).returncode == 0
         assert os.path.exists(m.state_dir)
         mount_again(m)
@@ -234,8 +233,9 @@ def mount_again(m: Mounted) -> str:
 
 
 def kill_all(m: Mounted) -> None:
-    for role in ("supervisor", "server", "stager"):
-        m.kill(role)
+    """The supervisor first, which would replace the others; then its stager may have ended before it is killed."""
+    for process in sorted(read_pids(m.state_dir), key=lambda one: one.role != "supervisor"):
+        process.signal(signal.SIGKILL)
 
 
 def test_umount_clears_a_stale_mount(mounting: Mounting, data: Path) -> None:
