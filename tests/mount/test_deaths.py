@@ -306,7 +306,7 @@ def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path, redeliv
         before = {p.pid for p in read_pids(m.state_dir)}
         with Reader("hold", m.path / "class1/00001.jpg") as held:
             assert held.line() == 4096
-            with comparing(m, readers=2, rounds=4, pause=0.002):
+            with comparing(m, readers=2, rounds="all", pause=0.002):
                 done = run([*module("nopfs"), "upgrade", str(m.path)])
                 assert done.returncode == 0, done.stderr
                 assert not before & {p.pid for p in read_pids(m.state_dir)}

@@ -48,7 +48,7 @@ def test_without_calls(mounting: Mounting, data: Path, names: list[str], number:
     with mounting(data, "--ram", "16M", preexec_fn=partial(without_calls.forbid, names, number)) as m:
         m.errors_expected = True  # it says that they died
         read_all(m)
-        with comparing(m, readers=2, rounds=2):
+        with comparing(m, readers=2, rounds="all"):
             for role in ("stager", "server"):
                 pid = m.kill(role)
                 assert wait_until(lambda: m.pid(role) != pid)  # noqa: B023 - called before the next turn
