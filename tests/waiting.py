@@ -8,7 +8,7 @@ from collections.abc import Callable
 import trio
 
 
-def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], object], limit_s: float = 20.0) -> bool:
     """Return whether `condition` came true within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
