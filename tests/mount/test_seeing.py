@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ pytestmark = pytest.mark.mount
 FILES, SEED, EPOCHS = 600, 42, 4
 PAUSE_S = 0.0005  # of the job, after each file: epochs of a third of a second
 OFF = 0.05  # of an epoch, at most
+WAITS_AT = FILES * 3 // 4  # files of an epoch: the plan is certain by then
 # Readers wait in the first epoch, which takes the source over three seconds, if nothing is staged before it begins.
 SLOWLY = (
     "--seed", str(SEED), "--signal", "open", "--source-concurrency", "1", "--source-bandwidth", "2MB/s",
@@ -66,15 +68,27 @@ def slow(tmp_path: Path) -> Iterator[SlowSource]:
 
 
 def job(
-    m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S, begun: Callable[[], object] = lambda: None
-) -> None:
-    """A job in a process of its own, which compares all bytes. `begun` is called while it begins."""
+    m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S, begun: Callable[[], object] = lambda: None,
+    *, each_seen: bool = False,
+) -> None:  # fmt: skip
+    """A job in a process of its own, which compares all bytes. `begun` is called while it begins. `each_seen`: late in
+    each epoch the job waits until there is a record of that epoch. A mount that is late by more than an epoch sees the
+    next but one only."""
     names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*.jpg"))
     orders = [registry.order(Spec("distributed", SEED), FILES, epoch).tolist() for epoch in epochs]
+    seen = epochs if each_seen else range(0)
+    if seen:
+        read = [at for order in orders for at in order]
+        orders = [read[a:b] for a, b in pairwise([0, *range(WAITS_AT, len(read), FILES), len(read)])]
     said = m.log.with_suffix(".orders")
     said.write_text(json.dumps({"names": names, "epochs": orders}))
-    with Reader("follow", m.path, backing, said, str(pause_s)) as reader:
+    stops = [str(number) for number, _ in enumerate(seen, 1)]
+    with Reader("follow", m.path, backing, said, str(pause_s), *stops) as reader:
         begun()
+        for epoch in seen:
+            reader.line()
+            m.wait_status(lambda s, epoch=epoch: epoch in [one["epoch"] for one in s["epochs"]])
+            reader.go()
         assert reader.result() == {"wrong": []}
 
 
@@ -110,7 +124,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
     slow.stall("open")
     with mounting(slow.path, *SLOWLY) as m:
         began = time.time()
-        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: release_when_opened(m, slow))
+        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: release_when_opened(m, slow), each_seen=True)
         epochs = settled(m, EPOCHS * FILES)["epochs"]
         size = sum(path.stat().st_size for path in (tmp_path / "backing").rglob("*.jpg"))
         opens = slow.counters().opens
@@ -139,7 +153,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
 @pytest.mark.parametrize("signal", ["tripwire", "auto"])
 def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
-        job(m, tmp_path / "backing", range(EPOCHS + 2))
+        job(m, tmp_path / "backing", range(EPOCHS + 2), each_seen=True)
         epochs = settled(m, (EPOCHS + 2) * FILES, OFF * FILES)["epochs"]
         counts = {one.name: one.value for one in nopfsfs.Mount(m.path).metrics()}
     assert [one["epoch"] for one in epochs] == list(range(EPOCHS + 2))
@@ -339,7 +353,7 @@ def test_the_file_for_node_exporter_is_removed_at_the_end(mounting: Mounting, sl
 def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
         mount = nopfsfs.Mount(m.path)
-        job(m, tmp_path / "backing", range(2))
+        job(m, tmp_path / "backing", range(2), each_seen=True)
         settled(m, 2 * FILES)
 
         def opened() -> float:
