@@ -29,6 +29,7 @@ from slow_source import SlowSource
 
 import nopfsfs
 from nopfsfs.control.client import Connection, NoAnswer, Refused, call
+from nopfsfs.monitor.metrics_server import TEXTFILE_EVERY_S
 from nopfsfs.monitor.scrape import EACH_S
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
@@ -349,8 +350,9 @@ def test_the_file_for_node_exporter_is_removed_at_the_end(mounting: Mounting, sl
     (tmp_path / "files").mkdir()
     file = tmp_path / "files" / "nopfs.prom"
     with mounting(slow.path) as m, exporting("--textfile", str(file.parent)):
-        assert wait_until(file.exists)
-        assert f'nopfs_up{{mountpoint="{m.path}"}} 1.0' in file.read_text()
+        up = f'nopfs_up{{mountpoint="{m.path}"}} 1.0'
+        # A mount that does not answer within EACH_S is not up in the first file; the next comes TEXTFILE_EVERY_S later.
+        assert wait_until(lambda: file.exists() and up in file.read_text(), 10.0 + 2 * TEXTFILE_EVERY_S)
     assert not file.exists()
 
 
