@@ -389,8 +389,10 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
 @pytest.mark.long
 def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     words, page = [*module("nopfs"), "report"], tmp_path / "run.html"
+    slow.stall("open")
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open", "--source-bandwidth", "1MB/s") as m:
-        job(m, tmp_path / "backing", range(2), 10 * PAUSE_S)  # an epoch has three rows of the history
+        # an epoch has three rows of the history
+        job(m, tmp_path / "backing", range(2), 10 * PAUSE_S, lambda: release_when_opened(m, slow))
         settled(m, 2 * FILES)
         done = run([*words, str(m.path), "--output", str(page)])
         assert (done.returncode, done.stderr) == (0, "")
