@@ -46,6 +46,7 @@ pytestmark = pytest.mark.mount
 FILES, SEED, EPOCHS = 600, 42, 4
 PAUSE_S = 0.0005  # of the job, after each file: epochs of a third of a second
 OFF = 0.05  # of an epoch, at most
+JOBS_MOST = 5  # in which all that is counted of small tiers moves
 WAITS_AT = FILES * 3 // 4  # files of an epoch: the plan is certain by then
 # Readers wait in the first epoch, which takes the source over three seconds, if nothing is staged before it begins.
 SLOWLY = (
@@ -205,7 +206,7 @@ def test_metrics_of_tiers_that_have_too_little_room_move(mounting: Mounting, slo
             found = [one for one in nopfsfs.Mount(m.path).metrics() if isinstance(one.value, int | float)]
             return moved - {(one.name, "".join(one.labels.values())) for one in found if one.value > 0}
 
-        assert wait_until(lambda: not missing()), missing()
+        assert any(not missing() for _ in range(JOBS_MOST)), missing()  # seconds each on a busy machine
 
 
 @pytest.mark.long
