@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nopfsfs.control.client import call
 from nopfsfs.placement.belady import NEVER
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.registry import sampler as family
@@ -38,13 +39,15 @@ def orders_of(source: Path, epochs: list[np.ndarray]) -> Path:
 
 
 def opens(m: Mounted) -> int:
-    """Of the source, when nothing more is fetched ahead: none came in several looks of the mount at its reader."""
+    """Of the source, when nothing more is fetched ahead: no fetch is ordered, and none came in several looks of the
+    mount at its reader."""
     found: list[int] = []
 
     def rests() -> bool:
         time.sleep(0.05)
-        found.append(m.status()["stager"]["source_opens"])
-        return len(found) >= LOOKS and len(set(found[-LOOKS:])) == 1
+        figures = call(m.state_dir, "metrics")
+        found.append(figures["source"]["opens"])
+        return not figures["fetches_in_flight"] and len(found) >= LOOKS and len(set(found[-LOOKS:])) == 1
 
     assert wait_until(rests, 20)
     return found[-1]
