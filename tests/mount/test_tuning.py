@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
+from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
@@ -107,6 +108,7 @@ def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting
         assert tune(m, "--concurrency", "6")["limit"] == 6
         assert wait_until(lambda: limit(m) == 6)
         m.kill("supervisor", signal.SIGKILL)
+        assert wait_until(lambda: "supervisor" not in {p.role for p in living(read_pids(m.state_dir))})
         adopted = run([*module("nopfs"), "adopt", str(m.path)])
         assert adopted.returncode == Exit.OK, adopted.stderr
         found = m.wait_status(lambda status: status["tuning"]["limit"] == 6)["tuning"]
