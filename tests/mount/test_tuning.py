@@ -93,13 +93,14 @@ def test_a_stager_that_is_killed_goes_on_with_the_limit(mounting: Mounting, slow
 
 def test_a_stated_number_bounds_the_prefetches(mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "backing", 200, 2000)
-    with (
-        SlowSource(tmp_path / "backing", open_latency=0.02) as slow,
-        mounting(slow.path, *PLAN, "--source-concurrency", "8") as m,
-    ):
-        m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
-        assert slow.counters(files=False).peak == 8
-        assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
+    with SlowSource(tmp_path / "backing", open_latency=0.02) as slow:
+        slow.stall("open")
+        with mounting(slow.path, *PLAN, "--source-concurrency", "8") as m:
+            slow.wait_stalled(8)  # on a busy machine some end before the others begin
+            slow.release()
+            m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
+            assert slow.counters(files=False).peak == 8
+            assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
 
 
 def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting: Mounting, slow: SlowSource) -> None:
