@@ -87,7 +87,8 @@ def test_a_stager_that_is_killed_goes_on_with_the_limit(mounting: Mounting, slow
         before = m.kill("stager")
         assert wait_until(lambda: m.pid("stager") != before)
         staged = m.status()["stager"]["staged_files"]
-        m.wait_status(lambda status: status["stager"]["staged_files"] > staged + RISEN)
+        # All but a few may have been staged by now, which is no fewer.
+        m.wait_status(lambda status: status["stager"]["staged_files"] > min(staged + RISEN, COUNT - RISEN))
         assert limit(m) >= RISEN / 2
 
 
