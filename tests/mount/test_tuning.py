@@ -97,10 +97,11 @@ def test_a_stated_number_bounds_the_prefetches(mounting: Mounting, tmp_path: Pat
     with SlowSource(tmp_path / "backing", open_latency=0.02) as slow:
         slow.stall("open")
         with mounting(slow.path, *PLAN, "--source-concurrency", "8") as m:
-            slow.wait_stalled(8)  # on a busy machine some end before the others begin
+            slow.wait_stalled(8)  # else, on a busy machine, some might end before the others begin
             slow.release()
-            m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
-            assert slow.counters(files=False).peak == 8
+            record = m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
+            # One that hangs, as the test is late by a second, gives its slot on.
+            assert 8 <= slow.counters(files=False).peak <= 8 + record["stager"]["stuck_ever"]
             assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
 
 
