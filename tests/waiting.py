@@ -18,7 +18,7 @@ def wait_until(condition: Callable[[], object], limit_s: float = 20.0) -> bool:
     return True
 
 
-async def until(condition: Callable[[], object], limit_s: float = 15.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
     """Return when `condition` has come true. Raises trio.TooSlowError after `limit_s` seconds."""
     with trio.fail_after(limit_s):
         while not condition():  # noqa: ASYNC110
