@@ -8,7 +8,7 @@ from collections.abc import Callable
 import trio
 
 
-def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], object], limit_s: float = 20.0) -> bool:
     """Return whether `condition` came true within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -18,7 +18,7 @@ def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
     return True
 
 
-async def until(condition: Callable[[], object], limit_s: float = 15.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
     """Return when `condition` has come true. Raises trio.TooSlowError after `limit_s` seconds."""
     with trio.fail_after(limit_s):
         while not condition():  # noqa: ASYNC110

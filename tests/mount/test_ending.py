@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nopfsfs.control.process_list import living, read_pids, wait_all
+from nopfsfs.control.readiness import READY
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mount_table import find_mount
 from tests.conftest import tmpfs
 from tests.mount.conftest import Mounting
-from tests.mount.harness import TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
+from tests.mount.harness import COMMAND_S, TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
@@ -31,6 +33,27 @@ def data(tmp_path: Path) -> Path:
 
 def environment(m: Mounted) -> dict[str, str]:
     return {**os.environ, TEST_ID: m.test_id}
+
+
+def late_supervisor(m: Mounted, work: Path) -> dict[str, str]:
+    """An environment in which a supervisor stays where it begins to import its modules."""
+    late = work / "late"
+    late.mkdir()
+    program = 'import sys, time\nif "nopfsfs.supervisor.process" in sys.orig_argv:\n    time.sleep(60)\n'
+    (late / "sitecustomize.py").write_text(program)
+    before = os.environ.get("PYTHONPATH")
+    return {**environment(m), "PYTHONPATH": f"{late}{os.pathsep}{before}" if before else str(late)}
+
+
+def in_the_foreground(m: Mounted, **options: Any) -> subprocess.Popen[bytes]:
+    """A running `nopfs-mount -f` that has heard that the mount answers, and passes signals on. `options`: of Popen."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(f"\0{m.test_id}")
+        told.settimeout(COMMAND_S)
+        telling = {**environment(m), "NOTIFY_SOCKET": f"@{m.test_id}"}
+        process = subprocess.Popen([*mount_command(m, "-f")], env=telling, **options)
+        assert told.recv(100) == READY
+    return process
 
 
 @pytest.mark.parametrize(
@@ -191,10 +214,8 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
     with mounting(data) as m:
         assert m.umount().returncode == 0
         m.wait_gone()
-        process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m))
-        assert wait_until(lambda: find_mount(str(m.path)) is not None and os.path.exists(f"{m.state_dir}/pids"))
-        m.pid("supervisor")  # it listens before it writes itself down
-        m.wait_status(lambda status: status["state"] == "running")
+        process = in_the_foreground(m)
+        assert m.status()["state"] == "running"
         read_all(m, readers=1)
         assert process.poll() is None
         process.send_signal(number)
@@ -204,14 +225,14 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_command_while_it_starts_leaves_no_mount(
-    mounting: Mounting, data: Path, number: signal.Signals
+    mounting: Mounting, data: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0
         m.wait_gone()
-        process = subprocess.Popen(mount_command(m), env=environment(m))
+        process = subprocess.Popen(mount_command(m), env=late_supervisor(m, tmp_path))
         assert wait_until(m.is_mounted)
-        process.send_signal(number)  # the supervisor has not answered yet: it is importing its modules
+        process.send_signal(number)  # the supervisor has not answered yet
         assert process.wait(20) == 128 + number
         m.errors_expected = True  # the supervisor logs that it was told to end
         m.wait_gone()
@@ -232,11 +253,8 @@ def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mount
     with mounting(data) as m:
         assert m.umount().returncode == 0
         m.wait_gone()
-        process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m), start_new_session=True)
-        assert wait_until(m.is_mounted)
-        m.pid("supervisor")
-        m.wait_status(lambda status: status["state"] == "running")
-        read_all(m, readers=1)  # meanwhile the command has heard that the mount answers, and passes signals on
+        process = in_the_foreground(m, start_new_session=True)
+        read_all(m, readers=1)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 0
         m.wait_gone()

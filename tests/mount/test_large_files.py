@@ -86,7 +86,7 @@ def test_a_stager_that_dies_in_the_midst_costs_no_byte(data: Path, disk: Path, t
 
 def test_a_second_mount_reads_nothing_that_is_kept(data: Path, disk: Path, tmp_path: Path) -> None:
     flags = ("--ram", "32M", "--disk-keep", "yes", "--disk", f"{disk}:400M")
-    with mounted(data, *flags, work=tmp_path) as m:
+    with mounted(data, *flags, work=tmp_path, hangs_s=120.0) as m:  # it waits for most of the usual minute
         read_all(m, readers=1)
         assert m.wait_status(lambda status: status["used"]["disk"] >= total(data))
 

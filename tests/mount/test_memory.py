@@ -98,16 +98,16 @@ def test_no_budget_is_exceeded_at_any_look(
         words = ["follow", m.path, m.source, orders(in_memory, 3), str(PAUSE_S)]
         if not known:
             words = ["compare", m.path, m.source, "1", "2", str(PAUSE_S)]
-        with Reader(*words, preexec_fn=group.join) as reader:
+        while watch.looks < LOOKS:  # on a busy machine a look may take longer than the reading of many files
+            with Reader(*words, preexec_fn=group.join) as reader:
 
-            def ended() -> bool:
-                watch.look()
-                return reader.process.poll() is not None
+                def ended(reader: Reader = reader) -> bool:
+                    watch.look()
+                    return reader.process.poll() is not None
 
-            assert wait_until(ended, 40)
-            assert reader.result()["wrong"] == []
+                assert wait_until(ended, 40)
+                assert reader.result()["wrong"] == []
 
-    assert watch.looks >= LOOKS
     assert 0 < watch.budget["page_cache"] <= 4 * MIB
     assert watch.budget["page_cache"] + watch.budget["ram"] <= 12 * MIB
     assert max(watch.over["ram"], watch.over["arena"]) <= 0, watch.over

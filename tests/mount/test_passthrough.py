@@ -139,8 +139,6 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
     with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{real_disk}:200M", *GONE, disks=[real_disk]) as m:
         there = settle(m, 1)
         copies = {copy.stat().st_size for copy in real_disk.glob(".nopfs-tier-*/copies/*/*")}
-        for copy in real_disk.glob(".nopfs-tier-*/copies/*/*"):
-            copy.unlink()
         large = [n for n in there if n % 2]
         assert large
         assert len(copies) == len(there)
@@ -149,6 +147,9 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
             for n in large:
                 assert (m.path / name(n)).read_bytes() == files[name(n)]
 
+        assert wait_until(lambda: passed(m, read_large) == len(large), 60)  # each is registered when it is written out
+        for copy in real_disk.glob(".nopfs-tier-*/copies/*/*"):
+            copy.unlink()
         assert passed(m, read_large) == len(large), "the others are not there any more"
         read_all(m)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nopfsfs.control.client import call
 from nopfsfs.placement.belady import NEVER
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.registry import sampler as family
@@ -38,13 +39,15 @@ def orders_of(source: Path, epochs: list[np.ndarray]) -> Path:
 
 
 def opens(m: Mounted) -> int:
-    """Of the source, when nothing more is fetched ahead: none came in several looks of the mount at its reader."""
+    """Of the source, when nothing more is fetched ahead: no fetch is ordered, and none came in several looks of the
+    mount at its reader."""
     found: list[int] = []
 
     def rests() -> bool:
         time.sleep(0.05)
-        found.append(m.status()["stager"]["source_opens"])
-        return len(found) >= LOOKS and len(set(found[-LOOKS:])) == 1
+        figures = call(m.state_dir, "metrics")
+        found.append(figures["source"]["opens"])
+        return not figures["fetches_in_flight"] and len(found) >= LOOKS and len(set(found[-LOOKS:])) == 1
 
     assert wait_until(rests, 20)
     return found[-1]
@@ -139,7 +142,8 @@ def test_a_calibration_is_taken_and_refined(mounting: Mounting, tmp_path: Path) 
         '[staging]\ncapacity = "1 MB"\nthreads = 1\nread = "1 GB/s"\n'
         '[[class]]\nname = "ram"\ncapacity = "1 GB"\nthreads = 1\nread = "1 GB/s"\n'
     )
-    with mounting(tmp_path / "source", "--seed", str(SEED), "--calibration", str(tmp_path / "c.toml")) as m:
+    # Without a seed nothing is fetched before the first open, and the rates are as the file says until then.
+    with mounting(tmp_path / "source", "--calibration", str(tmp_path / "c.toml")) as m:
         before = m.status()["rates"]
         assert before["calibrated"]
         said = before["source"]["seconds_per_file"]

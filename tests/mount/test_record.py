@@ -96,7 +96,7 @@ def test_a_training_job_in_the_order_of_its_sampler(mounting: Mounting, slow: Sl
         total = sum(len(files[sample].read_bytes()) for sample in epochs[0][:BATCH])
         before = m.wait_status(lambda s: s["plan"]["state"] == "locked")["opens"]
         total += sum(len(files[sample].read_bytes()) for sample in epochs[0][BATCH:] + epochs[1])
-        record = m.wait_status(lambda s: s["plan"]["position"] >= COUNT or s["plan"]["epoch"] == EPOCHS)
+        record = m.wait_status(lambda s: (s["plan"]["epoch"], s["plan"]["position"]) >= (EPOCHS - 1, COUNT))
         counters = slow.counters()
 
     assert record["plan"]["sampler"] == "distributed"

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from slow_source import SlowSource
 
 import nopfsfs
 from nopfsfs.control.client import Connection, NoAnswer, Refused, call
+from nopfsfs.monitor.metrics_server import TEXTFILE_EVERY_S
 from nopfsfs.monitor.scrape import EACH_S
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
@@ -36,6 +38,7 @@ from nopfsfs.supervisor.caller_budget import SHARE, STORE_S
 from nopfsfs.system.proc import usage
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, run, write
+from tests.mount.memory import own_processor_wait_s, processor_wait_s
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
@@ -43,6 +46,8 @@ pytestmark = pytest.mark.mount
 FILES, SEED, EPOCHS = 600, 42, 4
 PAUSE_S = 0.0005  # of the job, after each file: epochs of a third of a second
 OFF = 0.05  # of an epoch, at most
+JOBS_MOST = 5  # in which all that is counted of small tiers moves
+WAITS_AT = FILES * 3 // 4  # files of an epoch: the plan is certain by then
 # Readers wait in the first epoch, which takes the source over three seconds, if nothing is staged before it begins.
 SLOWLY = (
     "--seed", str(SEED), "--signal", "open", "--source-concurrency", "1", "--source-bandwidth", "2MB/s",
@@ -66,15 +71,27 @@ def slow(tmp_path: Path) -> Iterator[SlowSource]:
 
 
 def job(
-    m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S, begun: Callable[[], object] = lambda: None
-) -> None:
-    """A job in a process of its own, which compares all bytes. `begun` is called while it begins."""
+    m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S, begun: Callable[[], object] = lambda: None,
+    *, each_seen: bool = False,
+) -> None:  # fmt: skip
+    """A job in a process of its own, which compares all bytes. `begun` is called while it begins. `each_seen`: late in
+    each epoch the job waits until there is a record of that epoch. A mount that is late by more than an epoch sees the
+    next but one only."""
     names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*.jpg"))
     orders = [registry.order(Spec("distributed", SEED), FILES, epoch).tolist() for epoch in epochs]
+    seen = epochs if each_seen else range(0)
+    if seen:
+        read = [at for order in orders for at in order]
+        orders = [read[a:b] for a, b in pairwise([0, *range(WAITS_AT, len(read), FILES), len(read)])]
     said = m.log.with_suffix(".orders")
     said.write_text(json.dumps({"names": names, "epochs": orders}))
-    with Reader("follow", m.path, backing, said, str(pause_s)) as reader:
+    stops = [str(number) for number, _ in enumerate(seen, 1)]
+    with Reader("follow", m.path, backing, said, str(pause_s), *stops) as reader:
         begun()
+        for epoch in seen:
+            reader.line()
+            m.wait_status(lambda s, epoch=epoch: epoch in [one["epoch"] for one in s["epochs"]])
+            reader.go()
         assert reader.result() == {"wrong": []}
 
 
@@ -110,7 +127,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
     slow.stall("open")
     with mounting(slow.path, *SLOWLY) as m:
         began = time.time()
-        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: release_when_opened(m, slow))
+        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: release_when_opened(m, slow), each_seen=True)
         epochs = settled(m, EPOCHS * FILES)["epochs"]
         size = sum(path.stat().st_size for path in (tmp_path / "backing").rglob("*.jpg"))
         opens = slow.counters().opens
@@ -139,7 +156,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
 @pytest.mark.parametrize("signal", ["tripwire", "auto"])
 def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
-        job(m, tmp_path / "backing", range(EPOCHS + 2))
+        job(m, tmp_path / "backing", range(EPOCHS + 2), each_seen=True)
         epochs = settled(m, (EPOCHS + 2) * FILES, OFF * FILES)["epochs"]
         counts = {one.name: one.value for one in nopfsfs.Mount(m.path).metrics()}
     assert [one["epoch"] for one in epochs] == list(range(EPOCHS + 2))
@@ -189,7 +206,7 @@ def test_metrics_of_tiers_that_have_too_little_room_move(mounting: Mounting, slo
             found = [one for one in nopfsfs.Mount(m.path).metrics() if isinstance(one.value, int | float)]
             return moved - {(one.name, "".join(one.labels.values())) for one in found if one.value > 0}
 
-        assert wait_until(lambda: not missing()), missing()
+        assert any(not missing() for _ in range(JOBS_MOST)), missing()  # seconds each on a busy machine
 
 
 @pytest.mark.long
@@ -204,16 +221,26 @@ def test_the_seconds_that_readers_waited_are_those_of_a_reader_s_own_clock(mount
         SlowSource(tmp_path / "backing", open_latency=0.25) as source,
         mounting(source.path, "--signal", "open") as m,
     ):
-        source.stall("open")  # or all may be staged before the first open, on a busy machine
-        threading.Timer(1.0, source.release).start()
+
+        def release() -> None:
+            m.wait_status(lambda s: s["tuning"]["demands"] > 0)  # the reader waits from now on
+            time.sleep(1.0)
+            source.release()
+
+        source.stall("open")
+        threading.Thread(target=release).start()
+        late = -processor_wait_s(m) - own_processor_wait_s()
         for name in names:
             began = time.monotonic()
             data = (m.path / name).read_bytes()
             own += time.monotonic() - began
             assert data == (tmp_path / "backing" / name).read_bytes()
+        late += processor_wait_s(m) + own_processor_wait_s()
         found = settled(m, files)["epochs"]
-    assert own > 1.0
-    assert sum(one["stall_seconds"] for one in found) == pytest.approx(own, rel=0.1)
+    stalled = sum(one["stall_seconds"] for one in found)
+    assert stalled > 1.0
+    # Only the reader's clock has the time in which reader or server wait for a processor between two waits.
+    assert 0.9 * own - late <= stalled <= 1.1 * own
     assert 1 <= sum(one["waits"] for one in found) <= files
 
 
@@ -249,17 +276,21 @@ def test_stats(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
         argv = [*words, str(m.path), "--interval", "250ms", "--csv"]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            lines = [process.stdout.readline()]
+            # The first row says when it ends, not when it began: nothing is opened in it.
+            lines = [process.stdout.readline(), process.stdout.readline()]
             job(m, tmp_path / "backing", range(2), 0.0)
             ended = time.time()
-            while len(lines) < 2 or float(lines[-1].partition(",")[0]) < ended + 0.1:
+            while float(lines[-1].partition(",")[0]) < ended + 0.1:
                 lines.append(process.stdout.readline())  # the test's timeout bounds this
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=20)
             assert (process.returncode, said) == (130, "nopfs: interrupted\n")
         rows = list(csv.DictReader(io.StringIO("".join(lines))))
-        ends = [float(rows[0]["time"]) - 0.25, *(float(row["time"]) for row in rows)]
-        opened = sum(float(row["opens_per_second"]) * (b - a) for row, a, b in zip(rows, ends, ends[1:], strict=False))
+        opened = sum(
+            float(row["opens_per_second"]) * (float(row["time"]) - float(before["time"]))
+            for before, row in pairwise(rows)
+        )
+        assert float(rows[0]["opens_per_second"]) == 0
         assert opened == pytest.approx(2 * FILES, rel=0.1)
         assert rows[-1]["counts"] == "exact"
         done = run([*words, str(m.path), "--count", "2", "--interval", "100ms"])
@@ -331,15 +362,16 @@ def test_the_file_for_node_exporter_is_removed_at_the_end(mounting: Mounting, sl
     (tmp_path / "files").mkdir()
     file = tmp_path / "files" / "nopfs.prom"
     with mounting(slow.path) as m, exporting("--textfile", str(file.parent)):
-        assert wait_until(file.exists)
-        assert f'nopfs_up{{mountpoint="{m.path}"}} 1.0' in file.read_text()
+        up = f'nopfs_up{{mountpoint="{m.path}"}} 1.0'
+        # A mount that does not answer within EACH_S is not up in the first file; the next comes TEXTFILE_EVERY_S later.
+        assert wait_until(lambda: file.exists() and up in file.read_text(), 10.0 + 2 * TEXTFILE_EVERY_S)
     assert not file.exists()
 
 
 def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
         mount = nopfsfs.Mount(m.path)
-        job(m, tmp_path / "backing", range(2))
+        job(m, tmp_path / "backing", range(2), each_seen=True)
         settled(m, 2 * FILES)
 
         def opened() -> float:
@@ -358,8 +390,10 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
 @pytest.mark.long
 def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     words, page = [*module("nopfs"), "report"], tmp_path / "run.html"
+    slow.stall("open")
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open", "--source-bandwidth", "1MB/s") as m:
-        job(m, tmp_path / "backing", range(2), 10 * PAUSE_S)  # an epoch has three rows of the history
+        # an epoch has three rows of the history
+        job(m, tmp_path / "backing", range(2), 10 * PAUSE_S, lambda: release_when_opened(m, slow))
         settled(m, 2 * FILES)
         done = run([*words, str(m.path), "--output", str(page)])
         assert (done.returncode, done.stderr) == (0, "")

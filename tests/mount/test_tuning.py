@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
+from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
@@ -86,19 +87,22 @@ def test_a_stager_that_is_killed_goes_on_with_the_limit(mounting: Mounting, slow
         before = m.kill("stager")
         assert wait_until(lambda: m.pid("stager") != before)
         staged = m.status()["stager"]["staged_files"]
-        m.wait_status(lambda status: status["stager"]["staged_files"] > staged + RISEN)
+        # All but a few may have been staged by now, which is no fewer.
+        m.wait_status(lambda status: status["stager"]["staged_files"] > min(staged + RISEN, COUNT - RISEN))
         assert limit(m) >= RISEN / 2
 
 
 def test_a_stated_number_bounds_the_prefetches(mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "backing", 200, 2000)
-    with (
-        SlowSource(tmp_path / "backing", open_latency=0.02) as slow,
-        mounting(slow.path, *PLAN, "--source-concurrency", "8") as m,
-    ):
-        m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
-        assert slow.counters(files=False).peak == 8
-        assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
+    with SlowSource(tmp_path / "backing", open_latency=0.02) as slow:
+        slow.stall("open")
+        with mounting(slow.path, *PLAN, "--source-concurrency", "8") as m:
+            slow.wait_stalled(8)  # else, on a busy machine, some might end before the others begin
+            slow.release()
+            record = m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
+            # One that hangs, as the test is late by a second, gives its slot on.
+            assert 8 <= slow.counters(files=False).peak <= 8 + record["stager"]["stuck_ever"]
+            assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
 
 
 def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting: Mounting, slow: SlowSource) -> None:
@@ -107,6 +111,7 @@ def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting
         assert tune(m, "--concurrency", "6")["limit"] == 6
         assert wait_until(lambda: limit(m) == 6)
         m.kill("supervisor", signal.SIGKILL)
+        assert wait_until(lambda: "supervisor" not in {p.role for p in living(read_pids(m.state_dir))})
         adopted = run([*module("nopfs"), "adopt", str(m.path)])
         assert adopted.returncode == Exit.OK, adopted.stderr
         found = m.wait_status(lambda status: status["tuning"]["limit"] == 6)["tuning"]

@@ -51,6 +51,12 @@ def source_opens(m: Mounted) -> int:
     return int(call(m.state_dir, "metrics")["source"]["opens"])
 
 
+def fetches(m: Mounted) -> tuple[int, int, int]:
+    """Fetches that are ordered and not done; requests under way at the source; those of them that hang."""
+    figures = call(m.state_dir, "metrics")
+    return figures["fetches_in_flight"], figures["tuner"]["under_way"], figures["source"]["stuck"]
+
+
 def test_what_is_warm_is_read_without_the_source(mounting: Mounting, source: Path) -> None:
     with mounting(source, "--ram", "64M") as m:
         in_class = len(os.listdir(source / "class1"))
@@ -111,13 +117,17 @@ def test_a_file_that_cannot_be_read_is_said(mounting: Mounting, source: Path) ->
 
 def test_ctrl_c_ends_it_and_it_is_taken_up_again(mounting: Mounting, source: Path) -> None:
     with SlowSource(source, open_latency=0.1, concurrent=4) as slow, mounting(slow.path, "--ram", "64M") as m:
+        slow.stall("open", "class3/*")  # the command does not end by itself
         argv = [*module("nopfs"), "warm", str(m.path)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert wait_until(lambda: source_opens(m) >= 8, 20.0)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=10)
         assert (process.returncode, out, err) == (Exit.INTERRUPTED, "", "nopfs: interrupted\n")
-        assert wait_until(lambda: call(m.state_dir, "metrics")["fetches_in_flight"] == 0, 10.0)
+        # All is cancelled but what the source has; the source answers only then.
+        assert wait_until(lambda: fetches(m)[0] <= slow.counters(files=False).stalled, 10.0)
+        slow.release()
+        assert wait_until(lambda: fetches(m) == (0, 0, 0), 10.0)
         opens = source_opens(m)
         assert opens < FILES
         found = files(warm(m))
@@ -247,9 +257,10 @@ def test_readers_go_on_while_files_are_compared(mounting: Mounting, source: Path
             read_all(m, readers=2)
             out, _ = process.communicate(timeout=30)
         assert files(json.loads(out)) == {"same": FILES}
+        slow.stall("open")  # the command does not end by itself
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            opens = source_opens(m)
-            assert wait_until(lambda: source_opens(m) > opens)
+            slow.wait_stalled()
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=10)[1] == "nopfs: interrupted\n"
+        slow.release()
         assert wait_until(lambda: call(m.state_dir, "metrics")["tuner"]["under_way"] == 0)

@@ -378,7 +378,7 @@ def test_sigterm_to_mpirun_while_ranks_wait_for_another_leaves_nothing(job: Jobs
     assert wait_until(lambda: all(state_dirs_at(path) for path in started.mountpoints), LIMIT_S)
     stopped = started.ranks()[1]
     os.kill(stopped, signal.SIGSTOP)
-    assert wait_until(lambda: "\nState:\tT" in Path(f"/proc/{stopped}/status").read_text())
+    assert wait_until(lambda: "\nState:\tT" in Path(f"/proc/{stopped}/status").read_text(), LIMIT_S)
 
     started.process.send_signal(signal.SIGTERM)
 
@@ -395,7 +395,7 @@ def test_sigterm_to_a_rank_unmounts_its_own(job: Jobs, source: Path) -> None:
 
     os.kill(started.ranks()[1], signal.SIGTERM)
 
-    assert wait_until(lambda: len(started.mounted()) == 2)
+    assert wait_until(lambda: len(started.mounted()) == 2, LIMIT_S)
     for rank in (0, 2):
         read_all(started.mountpoints[rank])
     started.mountpoints.pop(1)

@@ -164,6 +164,13 @@ def a_message_that_is_too_long_is_said_to_be(rank: Rank) -> None:
         assert rank.hear() == b"after it"
 
 
+def await_stop(pid: int) -> None:
+    """Wait until the process is stopped."""
+    by = time.monotonic() + LIMIT_S
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < by
+
+
 def a_rank_that_stops_is_waited_for_by_nobody(rank: Rank) -> None:
     if rank.transport.rank == 0:
         rank.say(str(os.getpid()).encode())
@@ -177,9 +184,7 @@ def a_rank_that_stops_is_waited_for_by_nobody(rank: Rank) -> None:
         pid = int(rank.hear() or b"")
         key = rank.transport.start_receive(0, 6, memoryview(bytearray(5_000_000)))
         rank.say()
-        by = time.monotonic() + LIMIT_S
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < by
+        await_stop(pid)
         try:
             for _ in range(1000):
                 began = time.monotonic()
@@ -194,15 +199,22 @@ def a_rank_that_stops_is_waited_for_by_nobody(rank: Rank) -> None:
 
 def who_takes_no_messages_is_given_up(rank: Rank) -> None:
     if rank.transport.rank == 0:
-        sent = 0
-        while rank.transport.send(1, bytes(50_000)):
-            sent += 1
-            assert sent < 10_000
-            rank.look()
+        pid, sent = int(rank.hear() or b""), 0
+        rank.say()
+        await_stop(pid)  # who takes messages meanwhile, however late, is not given up
+        try:
+            while rank.transport.send(1, bytes(50_000)):
+                sent += 1
+                assert sent < 10_000
+                rank.look()
+        finally:
+            os.kill(pid, signal.SIGCONT)
         rank.until(lambda: not any(rank.transport._behind))
         rank.say(str(sent).encode())
     else:
-        time.sleep(0.5)
+        rank.say(str(os.getpid()).encode())
+        rank.hear()
+        os.kill(os.getpid(), signal.SIGSTOP)
         found = 0
         while (message := rank.hear()) is not None and len(message) == 50_000:
             found += 1

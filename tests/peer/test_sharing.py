@@ -175,7 +175,7 @@ def test_wrong_bytes_of_a_holder(tree: Path, tmp_path: Path) -> None:
         readers.epoch(4)
         readers.end()
         assert m.stager(1, "peer_fetches") > before
-        assert m.stager(1, "peer_corrupt") >= 4
+        assert m.stager(1, "peer_corrupt") >= 3 + min(1, corrupt), "the first one may have been read from the source"
         m.wait_peers(1, over={"0": "corrupt"})
         m.umount(0, 1)
         assert m.code() == 0

@@ -10,11 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import slow_source
+import slow_source_load
+import trio
+import trio.testing
 from slow_source import FileCounters, SlowSource
-from slow_source_load import parse_duration, parse_rate
+from slow_source_load import Limits, Load, parse_duration, parse_rate
 
 from tests.waiting import wait_until
 
@@ -118,12 +122,47 @@ def test_a_second_read_pays_again(source: SlowSource) -> None:
         assert source.counters().files["train/a/4.bin"] == FileCounters(opens=1, reads=1, bytes=50_000)
 
 
+class VirtualTimer:
+    """Sleeps in virtual time."""
+
+    async def sleep_until(self, deadline: float) -> None:
+        await trio.sleep_until(deadline)
+
+
+@pytest.mark.parametrize(
+    ("limits", "readers", "files", "seconds"),
+    [
+        (Limits(open_latency=0.03, read_latency=0.02), 1, 4, 0.2), (Limits(open_latency=0.1, concurrent=4), 8, 1, 0.2),
+        (Limits(bandwidth=1e6), 1, 8, 0.4),
+    ],
+)  # fmt: skip
+def test_takes_no_longer_than_ordered(
+    limits: Limits, readers: int, files: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a file system, in virtual time: real reads are late by what the machine is."""
+    monkeypatch.setattr(slow_source_load, "time", SimpleNamespace(monotonic=trio.current_time))
+
+    async def read(load: Load) -> None:
+        for _ in range(files):
+            await load.open()
+            await load.read(50_000)
+
+    async def main() -> float:
+        load, began = Load(limits, VirtualTimer()), trio.current_time()  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            for _ in range(readers):
+                nursery.start_soon(read, load)
+        return trio.current_time() - began
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == pytest.approx(seconds)
+
+
 def test_takes_its_time(backing: Path) -> None:
     with SlowSource(backing, open_latency=0.03, read_latency=0.02) as source:
         started = time.monotonic()
         for number in range(4):
             (source.path / f"train/a/{number}.bin").read_bytes()
-        assert 0.2 <= time.monotonic() - started < 0.6
+        assert time.monotonic() - started >= 0.2
 
 
 def test_requests_sleep_in_parallel_up_to_the_limit(backing: Path) -> None:
@@ -137,7 +176,7 @@ def test_requests_sleep_in_parallel_up_to_the_limit(backing: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert 0.2 <= time.monotonic() - started < 0.6
+        assert time.monotonic() - started >= 0.2
         assert source.counters().peak == 4
 
 
@@ -146,7 +185,7 @@ def test_all_reads_share_the_bandwidth(backing: Path) -> None:
         started = time.monotonic()
         for number in range(8):
             (source.path / f"train/a/{number}.bin").read_bytes()
-        assert 0.35 <= time.monotonic() - started < 1.0
+        assert time.monotonic() - started >= 0.35
 
 
 @pytest.mark.parametrize("operation", ["open", "read"])
@@ -173,7 +212,7 @@ def test_stalls_until_released(source: SlowSource) -> None:
     assert (source.path / "train/a/6.bin").read_bytes()
     assert not done.is_set()
     source.release()
-    reader.join(5)
+    reader.join(20)
     assert done.is_set()
 
 
@@ -212,7 +251,7 @@ def test_leaves_nothing_even_with_a_stalled_reader_and_an_open_file(backing: Pat
         source.stall("open", pattern="*/1.bin")
         reader = subprocess.Popen(["cat", path / "train/a/1.bin"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         source.wait_stalled()
-    assert reader.wait(5) != 0
+    assert reader.wait(20) != 0
     held.close()
     assert not path.parent.exists()
     assert not slow_source.is_mounted(path)

@@ -70,7 +70,7 @@ class Climbing:
 
 
 def wait_for(control: FakeControl, samples: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while control.samples < samples and time.monotonic() < deadline:
         time.sleep(0.001)
 
@@ -106,14 +106,14 @@ def test_an_endless_reader_reads_in_circles_until_its_stdin_is_closed(tmp_path: 
         assert reader.poll() is None
         assert reader.stdin is not None
         reader.stdin.close()
-        assert reader.wait(5) == 0
+        assert reader.wait(20) == 0
 
 
 def test_a_reader_that_fails_is_an_error(tmp_path: Path) -> None:
     listing = tmp_path / "list"
     listing.write_text(f"{tmp_path / 'missing'}\n")
     with pytest.raises(lab.LabError, match="exit 1"), tuned_mounts.endless_reader(listing) as reader:
-        reader.wait(5)
+        reader.wait(20)
 
 
 @pytest.mark.slow

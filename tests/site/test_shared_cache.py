@@ -47,7 +47,7 @@ def test_ten_minutes_of_random_load(tmp_path: Path) -> None:
         counts = dict.fromkeys(happens, 0)
         with comparing(first, 2, "all", 0.01, 60), comparing(second, 2, "all", 0.01, 60):
             ends = time.monotonic() + LOAD_S
-            while time.monotonic() < ends:
+            while time.monotonic() < ends or min(counts.values()) < LOAD_S / 60:
                 what = chance.choices(list(happens), [OFTEN.get(one, 1) for one in happens])[0]
                 counts[what] += 1
                 happens[what]()
@@ -55,7 +55,6 @@ def test_ten_minutes_of_random_load(tmp_path: Path) -> None:
         statuses = [m.status() for m in (first, second)]
     assert [one["read_errors"] for one in statuses] == [0, 0]
     assert sum(one["stager"]["corrupt_copies"] for one in statuses) > 0, "copies that were spoiled were met"
-    assert min(counts.values()) >= LOAD_S / 60, counts
     assert not list(disk.rglob("*.part"))
 
 

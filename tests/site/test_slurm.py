@@ -18,6 +18,7 @@ from slow_source import SlowSource
 from nopfsfs.control.process_list import Process, start_time
 from nopfsfs.stager.young_files import LOCAL_S
 from tests.mount.harness import fill
+from tests.peer.mounts import by_choice
 from tests.site.node_files import ALICE, STAGE, make_machine, processes_of_mounts, sh
 from tests.site.slurm_cluster import SCRIPTS, SITE, SlurmCluster, munge, slurm
 from tests.waiting import wait_until
@@ -285,7 +286,8 @@ def test_the_next_job_of_a_user_starts_warm(cluster: SlurmCluster) -> None:
             cluster.check_nothing_left(job)
     found = reports(cluster, job)
     assert [(one["final"], one["opens"]["total"]) for one in found] == [(True, FILES)] * 2
-    assert [(one["stager"]["source_opens"], one["direct_reads"]) for one in found] == [(0, 0)] * 2
+    assert all(one["stager"]["source_opens"] <= by_choice([one]) for one in found), found
+    assert [one["direct_reads"] for one in found] == [0] * 2
 
 
 @pytest.mark.parametrize("comment", ["nopfs=relative", "nopfs=/pfs;touch${IFS}/srv/home/bad", "nopfs=$(id)", ""])

@@ -13,10 +13,11 @@ import pytest
 import xxhash
 
 from nopfsfs.config import DiskSpec
+from nopfsfs.policy import choice
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import StagerCommand
-from nopfsfs.stager import young_files
+from nopfsfs.stager import process, young_files
 from nopfsfs.tiers.source import Source
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Running, Shared, running
@@ -50,6 +51,13 @@ def mount(root: Path) -> Iterator[Callable[[], Shared]]:
     yield new
     for base in made:
         base.close()
+
+
+@pytest.fixture(autouse=True)
+def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was kept is known before anything is read, and no disk is left for being slow, however long all takes."""
+    monkeypatch.setattr(process, "KEPT_S", 60.0)
+    monkeypatch.setattr(choice, "SURE_S", 60.0)
 
 
 @pytest.fixture

@@ -61,6 +61,20 @@ def writing(path: Path) -> Iterator[mmap.mmap]:
         assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
 
 
+def ahead(path: Path) -> None:
+    """Let a file be young for as long as the test takes: a time ahead of the clock counts as now."""
+    later = time.time() + 1e6
+    os.utime(path, (later, later))
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is compared before this is set, however long it is due."""
+    event, read = threading.Event(), YoungFiles._read
+    monkeypatch.setattr(YoungFiles, "_read", lambda young, part: event.wait(30) and read(young, part))
+    return event
+
+
 class Bench:
     def __init__(self, root: Path, sizes: list[int], budget: int = 16 * PAGE, whole_limit: int | None = None) -> None:
         write_files(root, sizes)
@@ -226,9 +240,12 @@ def test_the_age_is_that_of_the_file_system(memory: Path, kind: FileSystem | Non
     made.rig.close()
 
 
-def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stager_withdraws_it_and_takes_up_what_is_there(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, written: threading.Event
+) -> None:
     monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
     write_files(memory, [PAGE])
+    ahead(memory / "f00")
     base = Shared(memory, 16 * PAGE)
     row = base.row("f00")
     with running(base) as stager:
@@ -237,6 +254,7 @@ def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypa
             stager.wait_for(Event.STAGED, row)
             assert base.staged(row) == content(1, PAGE)
             mapped[7] ^= 0xFF
+            written.set()
         stager.wait_for(Event.CHANGED, row)
         assert base.staged(row) is None
         assert base.columns.version[row] == 1
@@ -244,9 +262,12 @@ def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypa
     base.close()
 
 
-def test_a_stager_compares_what_a_server_has_read_by_itself(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stager_compares_what_a_server_has_read_by_itself(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, written: threading.Event
+) -> None:
     monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
     write_files(memory, [PAGE])
+    ahead(memory / "f00")
     base = Shared(memory, 16 * PAGE)
     row = base.row("f00")
     read = YoungRead(row, 0, 8, 100, xxhash.xxh3_64_intdigest(content(1, PAGE)[8:108]))
@@ -254,6 +275,7 @@ def test_a_stager_compares_what_a_server_has_read_by_itself(memory: Path, monkey
     with running(base) as stager, writing(memory / "f00") as mapped:
         stager.server.send(pack_young([*garbage, read]))
         mapped[9] ^= 0xFF
+        written.set()
         stager.wait_for(Event.CHANGED, row)
         assert base.metrics[Metric.YOUNG_COMPARED] == 1
         assert stager.read(row) == (0, (memory / "f00").read_bytes())
@@ -283,8 +305,7 @@ def test_a_stager_compares_what_the_one_before_it_had_read(
     memory: Path, monkeypatch: pytest.MonkeyPatch, evicted: bool
 ) -> None:
     write_files(memory, [PAGE])
-    ahead = time.time() + 1e6
-    os.utime(memory / "f00", (ahead, ahead))  # young for as long as the test takes
+    ahead(memory / "f00")
     base = Shared(memory, 16 * PAGE)
     row = base.row("f00")
     with writing(memory / "f00") as mapped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ from nopfsfs.supervisor.policy_files import find_policies
 from nopfsfs.supervisor.site_policy import PAUSE_S, SitePolicy
 
 GOOD, OTHER, BROKEN = "version = 1\ndefault = { weight = 0.5 }", "version = 1\ndefault = { weight = 0.1 }", "version ="
+
+
+@pytest.fixture(autouse=True)
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real thread takes real time to begin, in which the virtual clock of an idle event loop goes on."""
+
+    async def run_sync(call: Callable[..., Any], *words: Any, abandon_on_cancel: bool = False) -> Any:
+        return call(*words)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 class Site:
@@ -52,7 +63,7 @@ def played(steps: list[Found | Exception | None]) -> Site:
                 await trio.sleep(1.5 * PAUSE_S)
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.05))
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
     return site
 
 

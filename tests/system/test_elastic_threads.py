@@ -47,8 +47,8 @@ def test_a_task_that_hangs_is_passed_by_and_the_surplus_ends_with_it(make: Make,
     threads.hand_over(lambda: gate.wait(30))
     threads.hand_over(lambda: done.append(1))
     threads.hand_over(lambda: done.append(2))
-    assert wait_until(lambda: done == [1, 2])
-    assert count() == 2
+    # A thread that a busy machine holds up may count as stuck, too: another takes its place until it is back.
+    assert wait_until(lambda: sorted(done) == [1, 2] and count() == 2)
     gate.set()
     assert wait_until(lambda: count() == 1)
 

@@ -1,9 +1,12 @@
-"""Nodes whose supervisors agree on a placement, for tests."""
+"""Nodes whose supervisors agree on a placement, for tests: in virtual time, so that no limit passes while a machine is
+busy."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +36,31 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("x" * 100)
     return scan(str(root)).index
+
+
+def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test, which is a coroutine, in a trio of its own whose clock goes on only where all tasks wait."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def limited() -> None:
+            with trio.fail_after(600):
+                await test(*args, **kwargs)
+
+        trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0.0))
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real thread takes real time, in which the virtual clock of an idle event loop goes on."""
+
+    async def run_sync(call: Callable[..., Any], *words: Any, abandon_on_cancel: bool = False) -> Any:
+        await trio.lowlevel.checkpoint()
+        return call(*words)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,10 @@ from tests.asynchronous import in_trio
 from tests.supervisor.cluster.agreeing import (  # noqa: F401
     CHARGE,
     TRAIN,
+    _no_threads,
     _short,
     check,
+    in_virtual_time,
     index,
     placed,
     rows_of,
@@ -70,7 +72,7 @@ class Stager:
             await trio.sleep(0.002)
 
 
-@in_trio
+@in_virtual_time
 async def test_what_was_read_before_the_placement_was_known_reaches_its_home(index: Index) -> None:  # noqa: F811
     bus, stagers = Bus(3), dict[int, Stager]()
     for _ in range(3):
@@ -110,7 +112,7 @@ async def test_what_was_read_before_the_placement_was_known_reaches_its_home(ind
     assert stagers[2].of_source == train[15:30].tolist()
 
 
-@in_trio
+@in_virtual_time
 async def test_what_the_home_did_not_give_is_handed_to_it_later(index: Index) -> None:  # noqa: F811
     bus, stagers = Bus(2), dict[int, Stager]()
     for _ in range(2):
@@ -131,7 +133,7 @@ async def test_what_the_home_did_not_give_is_handed_to_it_later(index: Index) ->
     assert nodes[1].handover.given == nodes[0].handover.taken == 1
 
 
-@in_trio
+@in_virtual_time
 async def test_nobody_who_takes_it(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(module, "HELD_S", 0.2)
     bus, stagers = Bus(2), dict[int, Stager]()

@@ -16,8 +16,7 @@ from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.supervisor.cluster import kept_news as module
 from nopfsfs.supervisor.cluster import placement_agreement
-from tests.asynchronous import in_trio
-from tests.supervisor.cluster.agreeing import CHARGE, TRAIN, check, placed, rows_of, running, until
+from tests.supervisor.cluster.agreeing import CHARGE, TRAIN, check, in_virtual_time, placed, rows_of, running, until
 from tests.supervisor.cluster.nodes import Bus, Node
 
 
@@ -41,7 +40,7 @@ def in_quarters(index: Index) -> list[list[int]]:
     return [part.tolist() for part in np.split(rows, 4)]
 
 
-@in_trio
+@in_virtual_time
 async def test_each_file_lives_where_it_was_kept(index: Index) -> None:
     quarters = in_quarters(index)
     bus = cluster(index, [{1: rows} for rows in quarters])
@@ -59,7 +58,7 @@ async def test_each_file_lives_where_it_was_kept(index: Index) -> None:
         assert isinstance(said[first - 1], CopiesKept), "what was kept is said before"
 
 
-@in_trio
+@in_virtual_time
 async def test_of_several_that_kept_a_file_one_is_its_home(index: Index) -> None:
     rows = rows_of(index, "train").tolist()
     half = rows[: TRAIN // 2]
@@ -74,7 +73,7 @@ async def test_of_several_that_kept_a_file_one_is_its_home(index: Index) -> None
     assert set(found[rows].tolist()) == {0, 1, 2, 3}
 
 
-@in_trio
+@in_virtual_time
 async def test_what_finds_no_room_lives_elsewhere(index: Index) -> None:
     rows = rows_of(index, "train").tolist()
     bus = cluster(index, [{1: rows}, {}, {}, {}], files=41)
@@ -88,7 +87,7 @@ async def test_what_finds_no_room_lives_elsewhere(index: Index) -> None:
     assert np.count_nonzero(found == 0) == 41
 
 
-@in_trio
+@in_virtual_time
 async def test_a_stager_that_looks_for_long_is_waited_for_a_while(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +110,7 @@ async def test_a_stager_that_looks_for_long_is_waited_for_a_while(
         assert (homes(node)[quarters[node.number]] == node.number).all()
 
 
-@in_trio
+@in_virtual_time
 async def test_nothing_is_said_before_all_ranks_have_mounted(index: Index) -> None:
     """Until then the peer process takes no messages, and its socket holds few."""
     bus = cluster(index, [{1: rows} for rows in in_quarters(index)])
@@ -127,7 +126,7 @@ async def test_nothing_is_said_before_all_ranks_have_mounted(index: Index) -> No
     check(bus)
 
 
-@in_trio
+@in_virtual_time
 async def test_what_comes_after_the_proposal_is_waited_for(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_agreement, "ROOMS_S", 5.0)
     quarters = in_quarters(index)
@@ -148,7 +147,7 @@ async def test_what_comes_after_the_proposal_is_waited_for(index: Index, monkeyp
     assert (homes(nodes[1])[quarters[2]] == 2).all()
 
 
-@in_trio
+@in_virtual_time
 async def test_rows_that_cannot_be_are_refused(index: Index, caplog: pytest.LogCaptureFixture) -> None:
     bus = cluster(index, [{}, {}])
     nodes = list(bus.all.values())

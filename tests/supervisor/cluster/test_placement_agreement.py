@@ -36,8 +36,17 @@ from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
 from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet
-from tests.asynchronous import in_trio
-from tests.supervisor.cluster.agreeing import CHARGE, TRAIN, VAL, check, placed, rows_of, running, until
+from tests.supervisor.cluster.agreeing import (
+    CHARGE,
+    TRAIN,
+    VAL,
+    check,
+    in_virtual_time,
+    placed,
+    rows_of,
+    running,
+    until,
+)
 from tests.supervisor.cluster.nodes import Bus
 
 
@@ -54,7 +63,7 @@ def cluster(index: Index, count: int, files: int, plans: bool = True, **config: 
 # ---- agreement ----------------------------------------------------------------------------------------------
 
 
-@in_trio
+@in_virtual_time
 async def test_what_the_leader_reads_has_one_home_each(index: Index) -> None:
     bus = cluster(index, 4, 60)
     nodes = list(bus.all.values())
@@ -82,7 +91,7 @@ async def test_what_the_leader_reads_has_one_home_each(index: Index) -> None:
     assert np.isin(said[rows_of(index, "train")], (0, NOWHERE)).all()
 
 
-@in_trio
+@in_virtual_time
 async def test_the_paper_s_placement(index: Index) -> None:
     bus = cluster(index, 3, 60, placement="nopfs", epochs=4)
     nodes = list(bus.all.values())
@@ -95,7 +104,7 @@ async def test_the_paper_s_placement(index: Index) -> None:
     assert nodes[0].agreement.status()["distinct_share"] < 1
 
 
-@in_trio
+@in_virtual_time
 async def test_disks_and_nodes_that_differ(index: Index) -> None:
     bus = Bus(3)
     nodes = [bus.add(index, 30 * CHARGE, [40 * CHARGE]), bus.add(index, 20 * CHARGE),
@@ -110,7 +119,7 @@ async def test_disks_and_nodes_that_differ(index: Index) -> None:
     assert kept == [[30, 40], [20, 0], [0, 90]], "what room is left on disks is for second copies"
 
 
-@in_trio
+@in_virtual_time
 async def test_a_data_set_that_is_read_later_has_the_room_that_is_left(index: Index) -> None:
     bus = cluster(index, 2, 90)
     nodes = list(bus.all.values())
@@ -126,7 +135,7 @@ async def test_a_data_set_that_is_read_later_has_the_room_that_is_left(index: In
     assert len(bus.places()) == 2
 
 
-@in_trio
+@in_virtual_time
 async def test_an_order_that_nobody_knows_is_dealt_out_by_a_hash(index: Index) -> None:
     bus = cluster(index, 4, 60, seed=None)
     nodes = list(bus.all.values())
@@ -143,7 +152,7 @@ async def test_an_order_that_nobody_knows_is_dealt_out_by_a_hash(index: Index) -
     assert {50, 51} >= {node.agreement.status()["homes_here"] for node in nodes}
 
 
-@in_trio
+@in_virtual_time
 async def test_ranks_that_do_not_fit_the_nodes_are_dealt_out_by_a_hash(index: Index) -> None:
     bus = cluster(index, 4, 60, worlds=(World(6, (0,)),))
     nodes = list(bus.all.values())
@@ -156,7 +165,7 @@ async def test_ranks_that_do_not_fit_the_nodes_are_dealt_out_by_a_hash(index: In
 # ---- late, gone, mad ----------------------------------------------------------------------------------------
 
 
-@in_trio
+@in_virtual_time
 async def test_a_room_that_is_not_known_in_time_counts_when_it_is(index: Index) -> None:
     bus = cluster(index, 3, 80)
     first, second, third = bus.all.values()
@@ -176,7 +185,7 @@ async def test_a_room_that_is_not_known_in_time_counts_when_it_is(index: Index) 
     assert (first.holder[val] == 3).sum() == VAL, "who has the room"
 
 
-@in_trio
+@in_virtual_time
 async def test_a_plan_that_is_late_is_waited_for_and_then_done_without(index: Index) -> None:
     bus = cluster(index, 2, 100, plans=False)
     first, second = bus.all.values()
@@ -191,7 +200,7 @@ async def test_a_plan_that_is_late_is_waited_for_and_then_done_without(index: In
     assert second.loop.follower is None
 
 
-@in_trio
+@in_virtual_time
 async def test_who_leaves_is_asked_no_more_and_the_next_one_leads(index: Index) -> None:
     bus = cluster(index, 4, 60)
     nodes = list(bus.all.values())
@@ -211,7 +220,7 @@ async def test_who_leaves_is_asked_no_more_and_the_next_one_leads(index: Index) 
     assert (said[here] == UNCOVERED).all(), "they are staged here as where there are no other nodes"
 
 
-@in_trio
+@in_virtual_time
 async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(index: Index) -> None:
     bus = cluster(index, 3, 80)
     nodes = list(bus.all.values())
@@ -231,7 +240,7 @@ async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(i
     assert set(np.unique(nodes[2].holder)) == {0, 2, HOME_HERE}
 
 
-@in_trio
+@in_virtual_time
 async def test_what_was_said_before_leaving_holds(index: Index) -> None:
     bus = cluster(index, 2, 120)
     second = bus.all[1]
@@ -244,7 +253,7 @@ async def test_what_was_said_before_leaving_holds(index: Index) -> None:
     assert second.agreement.status()["homes_here"] == 100
 
 
-@in_trio
+@in_virtual_time
 async def test_all_others_are_gone(index: Index) -> None:
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
@@ -299,7 +308,7 @@ def garbage() -> Iterator[bytes]:
         yield encode(replace(GOOD, what=named))
 
 
-@in_trio
+@in_virtual_time
 async def test_garbage_is_ignored_and_spoken_of_once(index: Index, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     bus = cluster(index, 3, 80)
@@ -322,7 +331,7 @@ async def test_garbage_is_ignored_and_spoken_of_once(index: Index, caplog: pytes
     assert nodes[2].agreement.status()["distinct_share"] == 1
 
 
-@in_trio
+@in_virtual_time
 async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
     """A split of other files than these."""
     bus = cluster(index, 2, 120)
@@ -335,7 +344,7 @@ async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
     assert nodes[1].agreement.status()["distinct_share"] == pytest.approx(180 / (TRAIN + VAL + 1), abs=1e-3)
 
 
-@in_trio
+@in_virtual_time
 async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
@@ -347,7 +356,7 @@ async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monk
     assert [body.what for _, body in bus.places()] == [None]
 
 
-@in_trio
+@in_virtual_time
 async def test_more_than_anybody_would_say_is_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECEIVED_MOST", 10)
     bus = cluster(index, 2, 100)
@@ -360,7 +369,7 @@ async def test_more_than_anybody_would_say_is_not_kept(index: Index, monkeypatch
         nursery.cancel_scope.cancel()
 
 
-@in_trio
+@in_virtual_time
 async def test_others_that_do_not_listen_are_not_waited_for(index: Index) -> None:
     bus = cluster(index, 2, 100)
     node = bus.all[0]
@@ -374,7 +383,7 @@ async def test_others_that_do_not_listen_are_not_waited_for(index: Index) -> Non
     assert node.agreement.status()["homes_here"] == 100
 
 
-@in_trio
+@in_virtual_time
 async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.LogCaptureFixture) -> None:
     bus = cluster(index, 2, 100)
     node = bus.all[0]
@@ -424,7 +433,7 @@ def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> N
     assert found.root == follower.datasets[0].key
 
 
-@in_trio
+@in_virtual_time
 async def test_what_nodes_have_found_of_the_source_reaches_the_leader_until_they_leave(index: Index) -> None:
     bus = cluster(index, 3, 60)
     leader = bus.all[0]
