@@ -23,6 +23,7 @@ from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.peer.shared_scan import LOOKED_AT
+from nopfsfs.system.proc import is_stopped
 from tests.conftest import remove_state, slow, state_dirs_at
 from tests.mount import harness
 from tests.mount.modes import why_not
@@ -378,7 +379,7 @@ def test_sigterm_to_mpirun_while_ranks_wait_for_another_leaves_nothing(job: Jobs
     assert wait_until(lambda: all(state_dirs_at(path) for path in started.mountpoints), LIMIT_S)
     stopped = started.ranks()[1]
     os.kill(stopped, signal.SIGSTOP)
-    assert wait_until(lambda: "\nState:\tT" in Path(f"/proc/{stopped}/status").read_text(), LIMIT_S)
+    assert wait_until(lambda: is_stopped(stopped), LIMIT_S)
 
     started.process.send_signal(signal.SIGTERM)
 

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from nopfsfs.system.proc import is_stopped
 
 if __name__ != "__main__":
     import pytest
@@ -167,7 +168,7 @@ def a_message_that_is_too_long_is_said_to_be(rank: Rank) -> None:
 def await_stop(pid: int) -> None:
     """Wait until the process is stopped."""
     by = time.monotonic() + LIMIT_S
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    while not is_stopped(pid):
         assert time.monotonic() < by
 
 

@@ -14,6 +14,7 @@ from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.supervisor import plan_jobs as module
 from nopfsfs.supervisor.plan_worker import PlanWorker
 from nopfsfs.system.outages import Outages
+from tests.asynchronous import without_threads
 
 
 class Loop:
@@ -96,10 +97,6 @@ def run(
             raise found
         return found
 
-    async def run_sync(call: Callable[[], Any], *, abandon_on_cancel: bool = False) -> Any:
-        """A real thread takes real time to begin, in which the virtual clock of an idle event loop goes on."""
-        return call()
-
     async def main() -> None:
         base = trio.current_time()
         with trio.move_on_after(seconds):
@@ -110,7 +107,7 @@ def run(
 
     monkeypatch.setattr(plans, "_make", make)
     monkeypatch.setattr(module.node_memory, "give_back", give_back)
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    without_threads(monkeypatch)
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
     return loop, plans, made
 

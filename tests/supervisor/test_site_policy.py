@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,14 @@ from nopfsfs.control.policy_look import Found, believed
 from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.supervisor.policy_files import find_policies
 from nopfsfs.supervisor.site_policy import PAUSE_S, SitePolicy
+from tests.asynchronous import without_threads
 
 GOOD, OTHER, BROKEN = "version = 1\ndefault = { weight = 0.5 }", "version = 1\ndefault = { weight = 0.1 }", "version ="
 
 
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real thread takes real time to begin, in which the virtual clock of an idle event loop goes on."""
-
-    async def run_sync(call: Callable[..., Any], *words: Any, abandon_on_cancel: bool = False) -> Any:
-        return call(*words)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    without_threads(monkeypatch)
 
 
 class Site:

@@ -3,10 +3,8 @@ busy."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
+from tests.asynchronous import without_threads
 from tests.supervisor.cluster.nodes import Bus, Node
 from tests.waiting import until
 
@@ -38,29 +37,9 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return scan(str(root)).index
 
 
-def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test, which is a coroutine, in a trio of its own whose clock goes on only where all tasks wait."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def limited() -> None:
-            with trio.fail_after(600):
-                await test(*args, **kwargs)
-
-        trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0.0))
-
-    return run
-
-
 @pytest.fixture(autouse=True)
 def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real thread takes real time, in which the virtual clock of an idle event loop goes on."""
-
-    async def run_sync(call: Callable[..., Any], *words: Any, abandon_on_cancel: bool = False) -> Any:
-        await trio.lowlevel.checkpoint()
-        return call(*words)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    without_threads(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -19,14 +19,13 @@ from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.cluster import copy_handover as module
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
-from tests.asynchronous import in_trio
+from tests.asynchronous import in_trio, in_virtual_time
 from tests.supervisor.cluster.agreeing import (  # noqa: F401
     CHARGE,
     TRAIN,
     _no_threads,
     _short,
     check,
-    in_virtual_time,
     index,
     placed,
     rows_of,

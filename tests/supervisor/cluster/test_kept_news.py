@@ -16,7 +16,8 @@ from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.supervisor.cluster import kept_news as module
 from nopfsfs.supervisor.cluster import placement_agreement
-from tests.supervisor.cluster.agreeing import CHARGE, TRAIN, check, in_virtual_time, placed, rows_of, running, until
+from tests.asynchronous import in_virtual_time
+from tests.supervisor.cluster.agreeing import CHARGE, TRAIN, check, placed, rows_of, running, until
 from tests.supervisor.cluster.nodes import Bus, Node
 
 

@@ -36,12 +36,12 @@ from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
 from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet
+from tests.asynchronous import in_virtual_time
 from tests.supervisor.cluster.agreeing import (
     CHARGE,
     TRAIN,
     VAL,
     check,
-    in_virtual_time,
     placed,
     rows_of,
     running,
