@@ -19,9 +19,10 @@ from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import StagerCommand
-from nopfsfs.stager import demands, disk_watch, process, young_files
+from nopfsfs.stager import demands, disk_watch, load, process, young_files
 from nopfsfs.stager.demands import DELAY_S
 from nopfsfs.stager.large import block_writer, large_copies
+from nopfsfs.tiers.source import Identity
 from tests.stager.rig import content, write_files
 from tests.stager.running import LIMIT_S, Running, Shared, running
 from tests.waiting import wait_until
@@ -401,6 +402,35 @@ def test_what_is_asked_for_and_not_begun_is_given_up_at_once(
         wait_for(stager, Event.OFF_DISK, first)
         assert (Event.COPYING, second) not in stager.events
         assert wait_until(lambda: copies(disk) == [])
+
+
+def test_a_block_on_its_way_begins_no_copy_that_was_given_up(
+    base: Shared, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source answers when the copy is gone for which the block was read ahead."""
+    read, reading, goes_on = load.read_exactly, threading.Event(), threading.Event()
+
+    def late(fd: int, identity: Identity, into: memoryview, at: int) -> None:
+        reading.set()
+        goes_on.wait(LIMIT_S)
+        read(fd, identity, into, at)
+
+    monkeypatch.setattr(load, "read_exactly", late)
+    row = base.row("f00")
+    try:
+        with running(base, spec(disk)) as stager:
+            stager.command(StagerCommand.COPY_LARGE, [row], 1)
+            wait_for(stager, Event.COPYING, row)
+            assert reading.wait(LIMIT_S)
+            stager.command(StagerCommand.OFF_DISK, [row])
+            wait_for(stager, Event.OFF_DISK, row)
+            goes_on.set()
+            assert wait_until(lambda: read_from(base)[1] >= MIB), "the block came"
+            assert read_range(stager, base.row("f01"), 0, MIB) == content(2, SIZE + MIB)[:MIB]
+            wait_for(stager, Event.COPYING, base.row("f01"))  # the stager has gone on
+            assert (Event.COPYING, row) not in stager.events
+    finally:
+        goes_on.set()
 
 
 class Random:

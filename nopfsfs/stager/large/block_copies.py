@@ -141,8 +141,8 @@ class BlockCopies:
 
     def keep(self, load: Load) -> None:
         """Have a block written that was read from the source, if the copy of its file lacks it; a copy begins with the
-        first block."""
-        copy = self._all.get(load.row) or self._begin_own(load)
+        first block that a reader has asked for. One that was read ahead for a copy that was given up begins none."""
+        copy = self._all.get(load.row) or (None if load.ahead else self._begin_own(load))
         if copy is None or copy.version != load.version or copy.published or load.held:
             return
         if not copy.there[load.start // self.block]:
