@@ -30,8 +30,9 @@ class MemorySplit:
     """Parts of the budget, in bytes. `arena` + `pages` is at most the whole budget.
 
     Of the arena, `homes` is for files that stay, `stream` for files that do not, `ranges` for blocks of files that are
-    read by ranges. Of `pages`, `page_homes` stay and the rest is a window ahead of the reader. A file larger than
-    `whole_limit` is never staged whole."""
+    read by ranges and pass through, `resident` for such blocks that stay. Of `pages`, `page_homes` stay and the rest is
+    a window ahead of the reader. A file larger than `whole_limit` is never staged whole; `large` bytes are in such
+    files."""
 
     arena: int
     homes: int
@@ -40,6 +41,13 @@ class MemorySplit:
     pages: int
     page_homes: int
     whole_limit: int
+    resident: int = 0
+    large: int = 0
+
+    @property
+    def for_stager(self) -> tuple[int, int, int, int, int]:
+        """The figures of `StagerCommand.BUDGET`: its value, and its rows."""
+        return self.arena, self.whole_limit, self.ranges, self.resident, self.large
 
 
 def charges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -71,23 +79,31 @@ def automatic(available: int, data: int) -> int:
     return max(0, min(available // 2, 2 * data + passage(data)))
 
 
-def split(total: int, data: int, page_cache: int | None = None) -> MemorySplit:
-    """Divide `total` bytes for a data set of `data` bytes (as files are charged). `page_cache`: bytes that the pages
-    may take, less where the passage needs them. None: the pages get what the homes leave, and at least a window."""
+def whole_limit(total: int) -> int:
+    """Bytes of the largest file that is staged whole, in a budget of `total` bytes."""
+    return total // WHOLE_FRACTION
+
+
+def split(total: int, data: int, page_cache: int | None = None, large: int = 0) -> MemorySplit:
+    """Divide `total` bytes for a data set of `data` bytes (as files are charged), of which `large` are in files above
+    `whole_limit`. `page_cache`: bytes that the pages may take, less where the passage needs them. None: the pages get
+    what the homes leave, and at least a window. Blocks of large files may stay in what the other files leave."""
     way = on_their_way(total, data)
-    rest = total - way
+    rest, small = total - way, data - large
     if page_cache is None:
         window = min(rest // WINDOW_FRACTION, WINDOW_MOST)
-        homes = min(data, rest - window)
-        pages = min(data, rest - homes)
+        homes = min(small, rest - window)
+        resident = min(large, rest - homes - min(max(window, small), rest - homes))
+        pages = min(data, rest - homes - resident)
     else:
         pages = min(data, page_cache, rest)
         window = min(pages // 2, WINDOW_MOST)
-        homes = min(data, rest - pages)
+        homes = min(small, rest - pages)
+        resident = min(large, rest - pages - homes)
     page_homes = pages if pages >= data else max(0, pages - window)
     return MemorySplit(
-        arena=homes + way, homes=homes, stream=way // 2, ranges=way - way // 2, pages=pages, page_homes=page_homes,
-        whole_limit=total // WHOLE_FRACTION,
+        arena=homes + way + resident, homes=homes, stream=way // 2, ranges=way - way // 2, pages=pages,
+        page_homes=page_homes, whole_limit=whole_limit(total), resident=resident, large=large,
     )  # fmt: skip
 
 

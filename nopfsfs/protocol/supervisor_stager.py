@@ -15,6 +15,8 @@ import numpy.typing as npt
 ROWS_PER_MESSAGE = 4096
 _COMMAND = struct.Struct("<IIq")
 MESSAGE_MAX = _COMMAND.size + 8 * ROWS_PER_MESSAGE
+# Names of the numbers with which a stager begins, as those of BUDGET: the value, and the rows.
+BUDGETS = ("arena_budget", "whole_limit", "range_budget", "resident_budget", "large_bytes")
 
 
 class StagerCommand(IntEnum):
@@ -27,7 +29,9 @@ class StagerCommand(IntEnum):
     TO_DISK = 5  # copy these staged rows to disk tier `value`
     OFF_DISK = 6  # remove these rows' copies on disk; value: 1 to begin none by itself, if they are large
     CANCEL = 7  # forget the FETCH commands of the same value not begun
-    BUDGET = 8  # the arena has `value` bytes; rows: bytes of the largest file that is staged whole, bytes for ranges
+    # the arena has `value` bytes; rows: bytes of the largest file that is staged whole; bytes for blocks of other files
+    # that pass through, and for those that stay; the bytes of all larger files
+    BUDGET = 8
     QUIESCE = 9  # stop touching the mount; let go of it
     STOP = 10
     SERVER = 11  # with a descriptor: the demands of one more server

@@ -108,7 +108,7 @@ class Demands:
             # It failed for whoever waited then, or has the bytes of a version before: the server reads by itself.
             return Answer(demand.id, errno.ENOSPC, 0, 0)
         if load.ready(start, end):
-            return Answer(demand.id, 0, load.arena + start - load.start, end - start, load.origin())
+            return Answer(demand.id, 0, load.arena + start - load.start, end - start, load.serve(end - start))
         load.waiters.append(Waiter(demand.id, start, end))
         if load.from_peer is None:
             self._queue.demand(load, load.blocks_of(start, end))

@@ -104,6 +104,8 @@ class Load:
     expected: int = 0  # xxh3 of a range block that is on disk
     held: bool = False  # a range block that is being written to disk: its extent stays
     ahead: bool = False  # a range block that no reader has asked for, read for its copy on disk
+    used_at: int = 0  # of a range block that stays: see `ResidentBlocks`
+    served: int = 0  # bytes that readers got of a range block
 
     def __post_init__(self) -> None:
         self.divide(self.block)
@@ -114,8 +116,16 @@ class Load:
         self.blocks = bytearray(max(1, -(-self.length // block)))
         self.left = len(self.blocks)
 
+    def serve(self, size: int) -> Origin:
+        """Count bytes that a reader gets, and say where they come from. What is more than the range block has comes
+        from memory: the block was read once."""
+        if self.served >= self.length and not self.whole:
+            return Origin.RAM
+        self.served += size
+        return self.origin()
+
     def origin(self) -> Origin:
-        """The place where these bytes came from."""
+        """The place from which the bytes of the load were read."""
         if self.from_peer is not None:
             return Origin.PEER
         return Origin.DISK if self.from_disk else Origin.SOURCE

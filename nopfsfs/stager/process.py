@@ -125,7 +125,7 @@ class StagerProcess:
             lanes=self._make_lanes(numbers), kept=self._kept,
             large=LargeSetup.of(self._config, self._disks, self._disk_work.put, self._kept),
         )  # fmt: skip
-        self._state.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
+        self._state.set_budget(*(numbers.get(name, 0) for name in supervisor_stager.BUDGETS))
 
     def _make_disks(self) -> tuple[KeptRows | None, Disks]:
         """The disk tiers, and the names of their copies where these outlive the mount."""
@@ -330,7 +330,7 @@ class StagerProcess:
         elif command == StagerCommand.CANCEL:
             self._state.cancel(last=bool(value))
         elif command == StagerCommand.BUDGET:
-            self._state.set_budget(value, rows[0], rows[1])
+            self._state.set_budget(value, *rows[:4])
         elif command == StagerCommand.LIMITS:
             limit = min(MAX_CONCURRENCY, max(1, value))
             mark, bandwidth = (*rows, 0, 0)[:2]

@@ -1,6 +1,7 @@
 """Blocks of files that are too large, or find no room, to be staged whole: begun, kept in order of use, given up.
 
-The caller holds its own lock, so nothing here waits: workers read the blocks, and close the files.
+The caller holds its own lock, so nothing here waits: workers read the blocks, and close the files. Blocks of large
+files for which there is room stay (`large/resident_blocks.py`); the others pass through, in order of use.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator
 
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.large.block_copies import BlockCopies
+from nopfsfs.stager.large.resident_blocks import Key, ResidentBlocks
 from nopfsfs.stager.load import RANGE_BLOCK, Load, SharedOpen
 from nopfsfs.stager.read_queue import ReadQueue
 from nopfsfs.stager.workers import Worker
@@ -19,11 +21,10 @@ from nopfsfs.tiers.source import Source
 
 READ_AHEAD_BLOCKS = 4  # once a reader is seen to be sequential
 OPEN_FILES = 16  # files read by ranges that are kept open
-Key = tuple[int, int]  # row, block
 
 
 class RangeLoads:
-    """Loads of range blocks, in order of use. `used`: bytes of all blocks; `budget`: bytes that they may take."""
+    """Loads of range blocks. `used`: bytes of those that pass through; `budget`: bytes that these may take."""
 
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, source: Source, copies: BlockCopies, block: int = RANGE_BLOCK
@@ -32,14 +33,18 @@ class RangeLoads:
         self.block = block
         self.budget = 0
         self.used = 0
+        self._resident = ResidentBlocks()
         self._loads: OrderedDict[Key, Load] = OrderedDict()  # in order of last use
         self._files: OrderedDict[int, SharedOpen] = OrderedDict()
 
-    def resize(self, budget: int) -> None:
-        """Change the budget; blocks that are read make room at once."""
+    def resize(self, budget: int, resident: int = 0, large: int = 0) -> None:
+        """Change the budget; blocks that are read make room at once. `resident`: bytes that blocks of large files may
+        take for good; `large`: the bytes of all large files."""
         self.budget = budget
         while self.used > self.budget and self.drop_oldest():
             pass
+        for load in self._resident.resize(resident, large):
+            self._pool.retire(load.arena)
 
     def load(self, row: int, number: int, version: int) -> Load | None:
         """The block of this version: there already, or begun now and not queued; None without room."""
@@ -56,15 +61,15 @@ class RangeLoads:
     def ahead(self, row: int, number: int, version: int) -> Iterator[Load]:
         """Begin blocks after this one, if its reader seems to be sequential. Blocks that this reader is yet to read are
         not given up for them."""
-        if (row, number) not in self._loads or (number and (row, number - 1) not in self._loads):
+        if not self.has(row, number) or (number and not self.has(row, number - 1)):
             return
-        if self._loads[row, number].stuck:
+        if (row, number) in self._loads and self._loads[row, number].stuck:
             return
         size = self._source.size(row)
         for ahead in range(number + 1, number + 1 + READ_AHEAD_BLOCKS):
             if ahead * self.block >= size:
                 return
-            if (row, ahead) in self._loads:
+            if self.has(row, ahead):
                 continue
             length = self._length(row, ahead)
             while self.used + length > self.budget:
@@ -91,13 +96,15 @@ class RangeLoads:
         for key in [key for key in self._loads if key[0] == row]:
             if self._loads[key].left == 0:
                 self._drop(key)
+        for load in self._resident.of_row(row):
+            self._drop_resident((row, load.start // self.block))
         file = self._files.pop(row, None)  # the next block opens it anew
         if file is not None and not file.users:
             self._queue.close(file)
 
     def forget_all(self, rows: Collection[int]) -> None:
         """Give up all blocks of these files that are not in flight."""
-        for row in {row for row, _ in self._loads}.intersection(rows):
+        for row in self._resident.rows.union(row for row, _ in self._loads).intersection(rows):
             self.forget(row)
 
     def is_stuck(self, load: Load) -> None:
@@ -133,6 +140,19 @@ class RangeLoads:
             self._queue.close(file)
         if not (load.failed or load.from_disk):
             self._copies.keep(load)
+            self._may_stay(load)
+
+    def _may_stay(self, load: Load) -> None:
+        """Let a block of a large file stay, if there is room, and the file has no copy on disk."""
+        key = (load.row, load.start // self.block)
+        is_large = self._source.size(load.row) > self._copies.limit and load.row not in self._copies
+        if is_large and self._resident.budget and self._loads.get(key) is load:
+            stays, gone = self._resident.offer(key, load)
+            if stays:
+                del self._loads[key]
+                self.used -= load.length
+            if gone is not None:
+                self._pool.retire(gone.arena)
 
     def disk_hangs(self, load: Load, worker: Worker) -> None:
         """Give up a block whose copy on disk does not come. The worker may still write to its extent."""
@@ -157,11 +177,11 @@ class RangeLoads:
 
     def has(self, row: int, number: int) -> bool:
         """True when the block is in memory, or on its way."""
-        return (row, number) in self._loads
+        return (row, number) in self._loads or (row, number) in self._resident
 
     def read_blocks(self, row: int, version: int) -> list[Load]:
         """The blocks of a file that are in memory."""
-        there = [load for (other, _), load in self._loads.items() if other == row]
+        there = [load for (other, _), load in self._loads.items() if other == row] + self._resident.of_row(row)
         return [load for load in there if load.left == 0 and not load.failed and load.version == version]
 
     def begin_ahead(self, row: int, number: int, version: int) -> Load | None:
@@ -184,11 +204,18 @@ class RangeLoads:
     def _use(self, row: int, number: int, version: int) -> Load | None:
         load = self._loads.get((row, number))
         if load is None:
-            return None
+            return self._use_resident(row, number, version)
         if load.left == 0 and not load.waiters and load.version != version:
             self._drop((row, number))
             return None
         self._loads.move_to_end((row, number))
+        return load
+
+    def _use_resident(self, row: int, number: int, version: int) -> Load | None:
+        load = self._resident.use((row, number))
+        if load is not None and load.version != version and not load.waiters:
+            self._drop_resident((row, number))
+            return None
         return load
 
     def _begin(self, row: int, number: int, length: int, version: int) -> Load | None:
@@ -214,6 +241,9 @@ class RangeLoads:
         load = self._loads.pop(key)
         self.used -= load.length
         self._pool.retire(load.arena)
+
+    def _drop_resident(self, key: Key) -> None:
+        self._pool.retire(self._resident.take(key).arena)
 
     def _file(self, row: int) -> SharedOpen:
         file = self._files.get(row)

@@ -138,14 +138,14 @@ class StagerState:
             for row in self._queue.cancel_last() if last else (*self._queue.cancel(), *self._remote.cancel()):
                 self._loads.fetch_ended(row, Event.FAILED, errno.ECANCELED)
 
-    def set_budget(self, budget: int, whole_limit: int, range_budget: int) -> None:
-        """Change the arena's budget, and the size of the largest file that is staged whole; bytes. `range_budget`: how
-        much of the arena blocks of files read by ranges may take. Blocks make room at once, staged files when they are
-        evicted."""
+    def set_budget(self, budget: int, whole_limit: int, ranges: int, resident: int = 0, large: int = 0) -> None:
+        """Change the arena's budget, and the size of the largest file that is staged whole; bytes. `ranges`, and the
+        others as in `RangeLoads.resize`: how much of the arena blocks of files read by ranges may take. Blocks make
+        room at once, staged files when they are evicted."""
         with self._acting:
             self._pool.set_budget(budget)
             self._loads.limit = self._block_copies.limit = whole_limit
-            self._ranges.resize(range_budget)
+            self._ranges.resize(ranges, resident, large)
 
     def evict(self, rows: list[int], *, blocks: bool = False) -> None:
         """Free the staged copies of these rows in the arena; `blocks`: only blocks of files read by ranges."""

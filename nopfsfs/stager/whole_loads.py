@@ -261,7 +261,7 @@ class WholeLoads:
             for w in waiting:
                 if load.ready(w.start, w.end):
                     at = load.arena + w.start - load.start
-                    self._answer(Answer(w.id, 0, at, w.end - w.start, load.origin()))
+                    self._answer(Answer(w.id, 0, at, w.end - w.start, load.serve(w.end - w.start)))
         return load.running == 0 and (load.failed or load.left == 0)
 
     def has_copy(self, load: Load) -> bool:

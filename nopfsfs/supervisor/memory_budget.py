@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import numpy.typing as npt
 import trio
 
 from nopfsfs.config import MountConfig
@@ -35,15 +36,16 @@ def configured_bytes(config: MountConfig, given: int | None, data: int, node: No
 
 
 class MemoryBudget:
-    """Bytes that the mount may take: `configured`, and `allowed` now. `data`: what all files cost; `page_cache`: of the
-    configuration; `stager`: its metrics. `processes`: the number of those still to be started; `node`: where others see
-    what this mount was promised."""
+    """Bytes that the mount may take: `configured`, and `allowed` now. `charges` i64[n]: what each file costs, as the
+    policy changes it; `page_cache`: of the configuration; `stager`: its metrics. `processes`: the number of those still
+    to be started; `node`: where others see what this mount was promised."""
 
     def __init__(
-        self, configured: int, data: int, page_cache: int | None, stager: memoryview, processes: int, node: NodePromises
+        self, configured: int, charges: npt.NDArray[np.int64], page_cache: int | None, stager: memoryview,
+        processes: int, node: NodePromises,
     ) -> None:  # fmt: skip
-        self._node = node
-        self.configured, self._data, self._page_cache, self._stager = configured, data, page_cache, stager
+        self._node, self._charges, self._data = node, charges, int(charges.sum())
+        self.configured, self._page_cache, self._stager = configured, page_cache, stager
         self._unmeasured = False  # that was logged
         found = node_memory.measure(promised=node.others())
         most = budget.affordable(stager[Metric.ARENA_USED], found.available, found.total, processes)
@@ -57,7 +59,8 @@ class MemoryBudget:
     @property
     def split(self) -> budget.MemorySplit:
         """The parts of what is allowed now."""
-        return budget.split(self.allowed, self._data, self._page_cache)
+        large = self._charges[self._charges > budget.whole_limit(self.allowed)]
+        return budget.split(self.allowed, self._data, self._page_cache, int(large.sum()))
 
     def used(self, pages: int) -> dict[str, int]:
         """Bytes in use, by tier. `pages`: in the page cache, as far as is known."""
@@ -100,4 +103,5 @@ class MemoryBudget:
         self.allowed, self._data = allowed, loop.policy.total
         split = self.split
         loop.policy.resize(split, loop.last_used_first(FURTHEST_LOOKED_AT))
-        await stager.command(StagerCommand.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)
+        arena, *parts = split.for_stager
+        await stager.command(StagerCommand.BUDGET, np.array(parts, np.int64), arena)

@@ -87,11 +87,10 @@ class Supervisor:
         peer, servers = self._fds.pop("peer", None), number_of_servers(config)
         self._memory = MountMemory(self._fds, self.index, servers, resources, first=self._given is None)
         stager_metrics, costs = self._memory.stager_metrics, self._memory.charges
-        data = int(costs.sum())
         node = NodePromises(self.state_dir.here, os.path.dirname(config.state_dir))
         with node.claimed():
-            configured = configured_bytes(config, handoff.numbers.get("budget"), data, node)
-            self._budget = MemoryBudget(configured, data, config.page_cache, stager_metrics, 1 + servers, node)
+            configured = configured_bytes(config, handoff.numbers.get("budget"), int(costs.sum()), node)
+            self._budget = MemoryBudget(configured, costs, config.page_cache, stager_metrics, 1 + servers, node)
         self._arenas = Arenas(self._fds, self._memory.metrics, partial(arena.create, configured))
         resources.callback(close, self._fds["arena"])
         self._signal = self._make_signal()

@@ -1,5 +1,5 @@
-"""Files larger than an eighth of the memory, on a mount with a disk: each is read once from the source, by a job of
-three epochs, and right at each moment."""
+"""Files larger than an eighth of the memory: on a mount with a disk, each is read once from the source, by a job of
+three epochs, and right at each moment. Without a disk, blocks stay in memory as far as there is room."""
 
 from __future__ import annotations
 
@@ -59,6 +59,22 @@ def test_a_job_of_three_epochs_reads_each_file_once(
         status = m.status()
         assert status["direct_reads"] <= FEW, status
         assert status["used"]["disk"] >= total(data)
+
+
+@pytest.mark.parametrize(
+    ("ram", "room", "flags"), [("160M", 1.0, ()), ("96M", 0.5, ("--signal", "open", "--page-cache", "8M"))]
+)
+def test_without_a_disk_blocks_stay_in_memory(
+    data: Path, tmp_path: Path, ram: str, room: float, flags: tuple[str, ...]
+) -> None:
+    """Of each epoch after the first, only what has no room is read from the source."""
+    with mounted(data, "--ram", ram, *flags, work=tmp_path) as m:
+        with Reader("follow", m.path, data, str(sampled(data, tmp_path, 3)), "0") as reader:
+            assert reader.result(100.0) == {"wrong": []}
+        status = m.status()
+    assert status["direct_reads"] <= FEW, status
+    assert total(data) <= status["served"]["source"]["bytes"] <= total(data) * (1 + 2 * (1 - room))
+    assert status["used"]["ram"] >= room * total(data)
 
 
 def test_readers_of_the_same_files_at_once_read_each_block_once(data: Path, disk: Path, tmp_path: Path) -> None:

@@ -21,14 +21,16 @@ def test_a_copy_is_charged_whole_pages_and_the_kernels_inode() -> None:
     assert budget.charges(sizes).tolist() == [0, page + 1024, page + 1024, 2 * page + 1024]
 
 
-@given(amounts, amounts, shares)
-def test_the_parts_never_exceed_the_whole(total: int, data: int, page_cache: int | None) -> None:
-    split = budget.split(total, data, page_cache)
+@given(amounts, amounts, shares, amounts)
+def test_the_parts_never_exceed_the_whole(total: int, data: int, page_cache: int | None, large: int) -> None:
+    large = min(large, data)
+    split = budget.split(total, data, page_cache, large)
     assert all(value >= 0 for value in dataclasses.astuple(split))
     assert split.arena + split.pages <= total
-    assert split.homes + split.stream + split.ranges <= split.arena
+    assert split.homes + split.stream + split.ranges + split.resident <= split.arena
     assert split.page_homes <= split.pages
-    assert split.homes <= data
+    assert split.homes <= data - large
+    assert split.resident <= large
     assert split.pages <= data
     assert split.whole_limit <= total // 8
     assert page_cache is None or split.pages <= page_cache
@@ -41,6 +43,20 @@ def test_the_page_cache_gets_what_was_said_and_the_arena_the_rest(total: int, da
     assert split.pages == min(data, page_cache, total - way)
     assert split.homes == min(data, total - way - split.pages)
     assert 2 * split.page_homes >= split.pages - 1 or split.pages - split.page_homes <= budget.WINDOW_MOST
+
+
+@given(amounts, amounts, amounts, shares)
+def test_blocks_of_large_files_stay_where_the_others_leave_room(
+    total: int, small: int, large: int, page_cache: int | None
+) -> None:
+    split, without = budget.split(total, small + large, page_cache, large), budget.split(total, small, page_cache)
+    way = budget.on_their_way(total, small + large)
+    if split.resident:
+        assert split.homes == small, "all others may stay"
+        assert page_cache is not None or split.pages >= min(small, total - way - small)
+    assert split.homes <= without.homes
+    if page_cache is None and total >= way + 2 * small + large + budget.WINDOW_MOST:
+        assert split.resident == large
 
 
 @given(amounts)

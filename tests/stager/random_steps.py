@@ -45,7 +45,8 @@ class Player:
 
     def budget(self, row: int, value: int) -> None:
         pages = BUDGET // PAGE * value // 40
-        self.r.state.set_budget(pages * PAGE, (pages // 2) * PAGE, (pages // 4) * PAGE)
+        ranges = pages // 4 * PAGE
+        self.r.state.set_budget(pages * PAGE, pages // 2 * PAGE, ranges, ranges * (value % 3) // 2, 42 * PAGE)
 
     def work(self, row: int, value: int) -> None:
         self.r.workers.run_one()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import trio
 import trio.testing
@@ -42,7 +43,8 @@ def test_memory_that_cannot_be_measured_for_a_while_changes_nothing(
     loop = cast(Any, SimpleNamespace(policy=policy, last_used_first=lambda count: ()))
 
     async def main() -> None:
-        budget = MemoryBudget(16 * GIB, 32 * GIB, None, stager, 0, NodePromises(str(tmp_path), str(tmp_path)))
+        node = NodePromises(str(tmp_path), str(tmp_path))
+        budget = MemoryBudget(16 * GIB, np.array([32 * GIB]), None, stager, 0, node)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
                 budget.watch, loop, cast(Any, SimpleNamespace(command=nothing)),

@@ -18,7 +18,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse import handles, mount_table
 from nopfsfs.protocol.columns import LAYOUT, Metric, MetricBlock
-from nopfsfs.protocol.supervisor_stager import StagerCommand
+from nopfsfs.protocol.supervisor_stager import BUDGETS, StagerCommand
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.processes.peer import PeerHandle
@@ -131,7 +131,7 @@ class StagerHandle:
             if tree is not None:
                 fds["tree"] = tree
                 passed.callback(os.close, tree)
-            numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit, "range_budget": split.ranges}
+            numbers = dict(zip(BUDGETS, split.for_stager, strict=True))
             numbers |= {"pass_from": self._pass_from, "layout": LAYOUT, "minor": self._minor, **self._lanes}
             stager = Child("nopfsfs.stager.process", Handoff("stager", self._config, fds, numbers))
         self._loop.attach_stager(ours)
