@@ -65,8 +65,8 @@ class NodePolicy:
 
     @property
     def has_room_for_all(self) -> bool:
-        """True when all files that are staged whole may stay in memory, and in the page cache."""
-        return self.total - self.split.large <= min(self.split.homes, self.split.pages)
+        """True when all files may stay in memory, large ones by blocks, and the others in the page cache as well."""
+        return self.total - self.split.resident <= min(self.split.homes, self.split.pages)
 
     @property
     def pages_used(self) -> int:

@@ -5,6 +5,8 @@ Owns the tables of both epochs, the cursors of the ranks, K, and the stream that
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -260,12 +262,12 @@ class EpochPlaces:
         # Also for opens that are still to come: those of before, while others read on in the last epoch, counted so.
         self.stands_for, self.untold = self.stands_for_ahead, self._untold_ahead
 
-    def last_opened(self) -> frozenset[int]:
-        """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still
+    def last_opened(self) -> array[int]:
+        """The rows opened among the last 2 K places of this epoch, sorted: a slower reader of the same may still
         come."""
         first = max(0, self.now.length - 2 * self.cursors[0].reach * self.lanes)
         opened = self.consumed(self.base + first, self.now.length - first)
-        return frozenset(self.now.rows[first:][opened].tolist())
+        return array("q", np.sort(self.now.rows[first:][opened]).astype(np.int64).tobytes())
 
     # -- the stream --
 

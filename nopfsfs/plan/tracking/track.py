@@ -5,6 +5,8 @@ Does not search, and does not change what the plan is worth: `Beliefs` does.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -82,7 +84,7 @@ class Track:
         self._first: list[int] = []  # rows opened first in this epoch, until it is verified
         self._next_first: list[int] = []
         self.verified = True  # found, or compared with others that might have followed
-        self._tail: frozenset[int] = frozenset()  # rows opened last in the epoch before
+        self._tail = array("q")  # rows opened last in the epoch before, sorted
         self._lane_of: dict[int, int] = {}  # by reader, of what rank its last hit was
         places = self.places
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * places.lanes, places.now.length // 16)))
@@ -360,8 +362,9 @@ class Track:
     def _in_tail(self, row: int) -> bool:
         cursors = self.places.cursors
         if self._tail and min(cursor.lo for cursor in cursors) > 2 * cursors[0].reach:
-            self._tail = frozenset()
-        return row in self._tail
+            self._tail = array("q")
+        at = bisect_left(self._tail, row)
+        return at < len(self._tail) and self._tail[at] == row
 
     # -- the stream --
 
