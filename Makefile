@@ -3,7 +3,7 @@
 # make test-ci    the same, also those marked long; random tests with all examples
 # make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with new examples
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
-# make test-site    real Slurm, mount(8), packages, old kernels: as root, in namespaces of their own (TEST='PATH ...': some)
+# make test-site    real Slurm, mount(8), packages, systemd, old kernels: as root, in namespaces of their own (TEST='PATH ...': some)
 # make test-slurm    the Slurm part of it
 # make test-site-short    of Slurm, the package and an old kernel the shortest case each
 # make dist    build wheel and source distribution into build/dist
@@ -68,7 +68,7 @@ test-frameworks: $(FRAMEWORKS)/.ready
 # What they start and mount is gone with their namespaces. Slurm's own packages come from apt, as root. Old kernels and
 # clean trees come from apt as well, which cannot be reached from a network of its own.
 SITE = export NOPFSFS_SITE=1; sh scripts/apart.sh $(PYTEST) --timeout-method signal --durations 10
-test-site: $(READY) deb build/debian.tar
+test-site: $(READY) deb build/debian.tar $(if $(findstring systemd,$(or $(TEST),systemd)),build/debian-systemd.tar)
 	@sh scripts/system_deps.sh --site
 	@$(SITE) $(or $(TEST),tests/site)
 	@$(if $(TEST),,sh scripts/check_install.sh bookworm build/dist/*.tar.gz)
@@ -114,6 +114,14 @@ build/debian.tar:
 	@mkdir -p build
 	@sh scripts/system_deps.sh --site
 	@mmdebstrap -q --variant=minbase --include=python3,fuse3,mount "$$(. /etc/os-release; echo $$VERSION_CODENAME)" $@
+
+# The same to boot: with systemd, and without what nobody reads there.
+UNREAD := $(foreach place,doc man locale,--dpkgopt='path-exclude=/usr/share/$(place)/*')
+build/debian-systemd.tar:
+	@mkdir -p build
+	@sh scripts/system_deps.sh --site
+	@mmdebstrap -q --variant=minbase --include=python3,fuse3,mount,systemd $(UNREAD) \
+		"$$(. /etc/os-release; echo $$VERSION_CODENAME)" $@
 
 lint: $(READY)
 	@$(BIN)/ruff check .

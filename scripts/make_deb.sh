@@ -64,6 +64,8 @@ cat >"$root/DEBIAN/prerm" <<'PRERM'
 #!/bin/sh
 set -e
 if [ "$1" = remove ]; then
+	# Else systemd goes on starting what is not there any more.
+	[ ! -d /run/systemd/system ] || systemctl stop 'nopfs@*.service' || :
 	/opt/nopfsfs/bin/nopfs-umount --below / --timeout 10s || :
 fi
 find /opt/nopfsfs -name __pycache__ -prune -exec rm -rf {} +
@@ -75,7 +77,15 @@ mkdir -p /opt # dpkg takes it away with the last package below, and base-files' 
 if [ "$1" = purge ]; then
 	rm -rf /var/cache/nopfsfs
 	rmdir /run/nopfs-jobs /run/nopfs /etc/nopfs/mounts /etc/nopfs 2>/dev/null || :
+	rm -f /etc/systemd/system/*.wants/nopfs@*.service # of systemctl enable
 fi
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
 POSTRM
-chmod 755 "$root/DEBIAN/prerm" "$root/DEBIAN/postrm"
+# systemd reads a unit that has changed when it is told to.
+cat >"$root/DEBIAN/postinst" <<'POSTINST'
+#!/bin/sh
+set -e
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
+POSTINST
+chmod 755 "$root/DEBIAN/prerm" "$root/DEBIAN/postrm" "$root/DEBIAN/postinst"
 dpkg-deb --root-owner-group -Zxz --build "$root" "$output/nopfsfs_${version}_$(dpkg --print-architecture).deb"

@@ -142,7 +142,7 @@ def test_an_automount_is_refused_and_not_waited_for(machine: dict[str, bytes]) -
 
 def unit_line(name: str) -> list[str]:
     """The command of a line of the unit, for this machine."""
-    found = re.search(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+    found = re.search(rf"^{name}=-?(.*)$", UNIT.read_text(), re.MULTILINE)
     assert found is not None
     line = found[1].replace("%f", str(MOUNTPOINT)).replace("${SOURCE}", str(SOURCE)).replace("$OPTIONS", "--ram 64M")
     return line.replace("/opt/nopfsfs/bin", f"{STAGE}/bin").split()
