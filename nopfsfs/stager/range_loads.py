@@ -213,7 +213,7 @@ class RangeLoads:
 
     def _use_resident(self, row: int, number: int, version: int) -> Load | None:
         load = self._resident.use((row, number))
-        if load is not None and load.version != version and not load.waiters:
+        if load is not None and load.version != version:
             self._drop_resident((row, number))
             return None
         return load

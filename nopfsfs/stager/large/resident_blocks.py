@@ -16,8 +16,8 @@ Key = tuple[int, int]  # row, block
 
 
 class ResidentBlocks:
-    """The blocks by row and number. `used`: their bytes; `budget`: bytes that they may take. The caller holds its own
-    lock, and frees what is given up."""
+    """The blocks by row and number: each is read, so that nobody waits for it. `used`: their bytes; `budget`: bytes
+    that they may take. The caller holds its own lock, and frees what is given up."""
 
     def __init__(self) -> None:
         self.budget = self.used = 0
@@ -49,7 +49,7 @@ class ResidentBlocks:
         for key in list(self._loads):
             if self.used <= budget:
                 break
-            if not self._is_busy(self._loads[key]):
+            if not self._loads[key].held:
                 gone.append(self.take(key))
         return gone
 
@@ -68,7 +68,7 @@ class ResidentBlocks:
         if self.used + load.length > self.budget:
             self._refused += load.length
             oldest = next(iter(self._loads.items()), None)
-            if oldest is None or self._refused - oldest[1].used_at <= self._idle_most or self._is_busy(oldest[1]):
+            if oldest is None or self._refused - oldest[1].used_at <= self._idle_most or oldest[1].held:
                 return False, None
             gone = self.take(oldest[0])
             if self.used + load.length > self.budget:  # it was the short end of a file
@@ -88,7 +88,3 @@ class ResidentBlocks:
         if not numbers:
             del self._numbers[key[0]]
         return load
-
-    @staticmethod
-    def _is_busy(load: Load) -> bool:
-        return bool(load.waiters) or load.held
