@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 12
+LAYOUT = 13
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
@@ -221,12 +221,11 @@ class Metric(IntEnum):
     FETCHES_HEDGED = 142
     # supervisor
     OBSERVED = 40  # opens
-    PREDICTED = 41
+    PREDICTED = 41  # opens, of which those are told that were foreseen
     SHOWN = 42  # not a counter: which opens servers see, and whether they refuse OPEN (`tripwires.Shown`)
-    TRIPWIRES_PREDICTED = 43  # opens, of which those are told that were foreseen
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
     TRIPWIRES_OBSERVED = 93
-    TRIPWIRES_TELL_OF = 94  # opens, of which those are told that were observed
+    TRIPWIRES_TELL_OF = 94  # opens that no server counted, of which those are told that were observed
     TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
     LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's

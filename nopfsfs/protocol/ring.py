@@ -24,14 +24,16 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 
 class Event(IntEnum):
-    """Kind of an event. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, with exceptions. FAILED, UNMEASURED, UNCHECKED: the errno. ON_DISK, COPYING: the tier. OFF_DISK:
+    """Kind of an event. Server: OPEN, TRIPWIRE (value: process), READ (value: end offset), RELEASE. TRIPWIRE: an open
+    while those of tripwires alone show, counted as `Metric.TRIPWIRES`. Stager: the rest; value is the size in bytes,
+    with exceptions. FAILED, UNMEASURED, UNCHECKED: the errno. ON_DISK, COPYING: the tier. OFF_DISK:
     1 when the tier failed or lost the copy and may be asked again later. LACKING: the bytes that the page cache still
     holds. BACKED: 1 when the kernel reads the copy on disk by itself. CHECKED: flags, below."""
 
     OPEN = 1
     READ = 2
     RELEASE = 3
+    TRIPWIRE = 4
     STAGED = 10
     EVICTED = 11
     FAILED = 12
@@ -93,10 +95,6 @@ class Ring:
         kinds, rows, values, _ = self._take(self._look(most))
         return kinds, rows, values
 
-    def first(self) -> int | None:
-        """The time at which the next event was put, as of `monotonic_ns`; None: there is none."""
-        return self._last(1) if self._look(1) else None
-
     def _look(self, most: int) -> int:
         """The number of events to take, up to `most`. Gives up the oldest when the writer is about to overwrite
         them."""
@@ -128,19 +126,19 @@ class Ring:
         return kinds, (first & np.uint64(_ROW_MASK)).astype(np.int64), values, times
 
 
-def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2, until: int | None = None) -> Events:
+def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2) -> Events:
     """Up to `most` new events of each ring, in the order of time. What one process put because of what another had put
-    before comes after that. `until`: only those that were put before, as of `monotonic_ns`."""
-    kinds, rows, values, _ = take_all_timed(rings, most, until)
+    before comes after that."""
+    kinds, rows, values, _ = take_all_timed(rings, most)
     return kinds, rows, values
 
 
-def take_all_timed(rings: Sequence[Ring], most: int, until: int | None) -> TimedEvents:
+def take_all_timed(rings: Sequence[Ring], most: int) -> TimedEvents:
     """Events as of `take_all`, and when each was put, as of `monotonic_ns`."""
-    if len(rings) == 1 and until is None:
+    if len(rings) == 1:
         return rings[0]._take(rings[0]._look(most))
     # what is put later waits for the next time: other rings may have more before it
-    moment = monotonic_ns() if until is None else min(monotonic_ns(), until)
+    moment = monotonic_ns()
     counts = [ring._look(most) for ring in rings]
     for ring, count in zip(rings, counts, strict=True):
         if count == most:

@@ -22,13 +22,12 @@ _FOR_A_MOMENT: Timeout = (0, 20_000_000)
 _NOT_AT_ALL: Timeout = (0, 0)
 _THREADS_MOST = 4096  # whose last open is kept
 # Bound once: looking a member of an enumeration up costs as much as counting.
-_OPEN = int(Event.OPEN)
 _ALL, _OF_TRIPWIRES = int(Shown.ALL), int(Shown.TRIPWIRES)
 _SHOWN, _TRIPWIRES_APART, _PUSHER_THREAD = (
     int(Metric.SHOWN), int(Metric.TRIPWIRES_APART), int(Metric.PUSHER_THREAD),
 )  # fmt: skip
-_OPENS, _OPENED_BYTES = int(Metric.OPENS), int(Metric.OPENED_BYTES)
-_TRIPWIRES, _TRIPWIRE_BYTES = int(Metric.TRIPWIRES), int(Metric.TRIPWIRE_BYTES)
+_AS_OPEN = int(Metric.OPENS), int(Metric.OPENED_BYTES), int(Event.OPEN)
+_AS_TRIPWIRE = int(Metric.TRIPWIRES), int(Metric.TRIPWIRE_BYTES), int(Event.TRIPWIRE)
 
 
 class ShownOpens:
@@ -72,8 +71,8 @@ class ShownOpens:
 
     def refused(self, row: int, size: int, pid: int) -> None:
         """Show the first OPEN that is refused; after it the kernel sends none. A LOOKUP while OPEN was still answered
-        did not show it."""
-        if self._is_tripwire(row):
+        did not show it; one after that did."""
+        if self._is_tripwire(row) and self._last.get(pid) != row:
             self._show(row, size, pid, self._supervisor_metrics[_SHOWN], tripwire=True)
 
     def known_for_s(self, row: int, *, is_file: bool) -> tuple[int, int]:
@@ -86,14 +85,13 @@ class ShownOpens:
         if pid == self._stager_metrics[_PUSHER_THREAD] != 0:
             return _NOT_AT_ALL if shown > _OF_TRIPWIRES else FOREVER  # or a reader right after it would not show
         if shown == _ALL or tripwire:
-            files, size_of = (_OPENS, _OPENED_BYTES) if shown == _ALL else (_TRIPWIRES, _TRIPWIRE_BYTES)
+            files, size_of, kind = _AS_OPEN if shown == _ALL else _AS_TRIPWIRE
             self._metrics[files] += 1
             self._metrics[size_of] += size
-            self._ring.put(_OPEN, row, pid)
-            if shown == _ALL:
-                if len(self._last) >= _THREADS_MOST:
-                    self._last.clear()
-                self._last[pid] = row
+            self._ring.put(kind, row, pid)
+            if len(self._last) >= _THREADS_MOST:
+                self._last.clear()
+            self._last[pid] = row
         return _FOR_A_MOMENT if shown > _OF_TRIPWIRES else FOREVER
 
     def _is_tripwire(self, row: int) -> bool:

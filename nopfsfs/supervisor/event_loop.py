@@ -26,7 +26,7 @@ from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.page_cache_audit import PageCacheAudit
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.columns import Metric, Tier
-from nopfsfs.protocol.ring import CAPACITY, Event, Ring
+from nopfsfs.protocol.ring import CAPACITY, Event, Ring, TimedEvents
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.supervisor.server_rings import SeenOpens, ServerRings
@@ -46,7 +46,7 @@ FAILED_PAUSE_S = 1.0  # after the first fault of plan or policy; twice as long a
 SOUND_S = 5.0  # without a fault, after which they are said to work
 WHAT = "plan and policy"
 # Bound once: looking a member of an enumeration up costs as much as dealing with an event.
-_OPEN, _READ, _RELEASE = Event.OPEN, Event.READ, Event.RELEASE
+_OPEN, _READ, _RELEASE, _TRIPWIRE = Event.OPEN, Event.READ, Event.RELEASE, Event.TRIPWIRE
 _STAGED, _EVICTED, _FAILED, _PUSHED, _PUSH_FAILED = (
     Event.STAGED, Event.EVICTED, Event.FAILED, Event.PUSHED, Event.PUSH_FAILED,
 )  # fmt: skip
@@ -269,20 +269,18 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
-        self._signal.settle(self.follower)
         pending = self._server_rings.fullest
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
-        kinds, rows, values, times = self._server_rings.take(EVENTS_AT_ONCE, self._signal.until)
-        opened = kinds == _OPEN
-        self._metrics[Metric.OBSERVED] += int(np.count_nonzero(opened))
-        shown = self._signal.shown(rows)
-        if shown is not None:
-            opened &= shown
-        if opened.any():
-            self._observe(rows[opened], values[opened], times[opened], all_show=shown is None)
-        c = self.policy
-        closes = not self._signal.refusing
+        events = kinds, rows, values, _ = self._server_rings.take(EVENTS_AT_ONCE)
+        opens = np.flatnonzero((kinds == _OPEN) | (kinds == _TRIPWIRE))
+        self._metrics[Metric.OBSERVED] += len(opens)
+        before, after = np.split(opens, [self._signal.turns_at(kinds[opens] == _TRIPWIRE)])
+        self._observe(events, before)
+        if len(after):
+            self._signal.turn(self.follower)
+            self._observe(events, after)
+        c, closes = self.policy, not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _OPEN:
                 if closes:
@@ -298,23 +296,25 @@ class EventLoop:
         self._signal.taken(self.follower, c)
         return True
 
-    def _observe(self, rows: Rows, threads: Rows, times: npt.NDArray[np.uint64], *, all_show: bool) -> None:
-        """Opens, by these threads; or those of tripwires, which each tell of some."""
-        follower, predicted = self.follower, None
+    def _observe(self, events: TimedEvents, opens: Rows) -> None:
+        """Take these of the events, which are opens."""
+        if not len(opens):
+            return
+        kinds, rows, threads, times = (column[opens] for column in events)
+        follower, predicted, shown = self.follower, None, self._signal.shown(rows)
+        if shown is not None:
+            rows, threads, times = rows[shown], threads[shown], times[shown]
+        stand_for = 1.0 if shown is None else self._signal.apart
+        of, foreseen = stand_for * len(rows), 0.0
         if follower is not None:
-            told, foreseen = follower.stood_for, follower.predicted_for
+            before, foreseen_before = follower.stood_for, follower.predicted_for
             predicted = follower.observe(rows, self._readers.processes(threads))
-            if all_show:
-                self._metrics[Metric.PREDICTED] += int(np.count_nonzero(predicted))
-            else:
-                self._signal.told(len(rows), follower.stood_for - told, follower.predicted_for - foreseen)
+            of, foreseen = follower.stood_for - before, follower.predicted_for - foreseen_before
             self._say_state(follower.status())
-        elif not all_show:
-            self._signal.told(len(rows))
-        if self._copy_opens is not None:
-            readers, stand_for = self._readers.processes(threads), 1.0 if all_show else self._signal.apart
+        self._signal.told(kinds == _TRIPWIRE, of, foreseen)
+        if self._copy_opens is not None and len(rows):
             as_said = None if predicted is None else predicted != 0
-            self._copy_opens(SeenOpens(times, readers, rows, as_said, stand_for))
+            self._copy_opens(SeenOpens(times, self._readers.processes(threads), rows, as_said, stand_for))
 
     def _say_state(self, status: PlanStatus) -> None:
         """Log a change of belief, once for each."""

@@ -120,7 +120,7 @@ class Supervisor:
         def forget() -> None:
             page_cache.forget_all_attributes(self._fds["fuse"], self.index.n_dirs, memory.columns.version)
 
-        signal = ProgressSignal(how, tripwires, self.index.size, memory.metrics, forget, memory.server_rings.all_taken)
+        signal = ProgressSignal(how, tripwires, self.index.size, memory.metrics, forget)
         if not config.fast_path:
             signal.keep_open(NO_FAST_PATH)
         return signal

@@ -41,25 +41,26 @@ WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
 class ProgressSignal:
     """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `metrics`: the supervisor's block, where the servers
     look. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
-    called in a thread. `all_taken(moment)`: all events that servers put before that moment were taken.
+    called in a thread.
 
-    Servers go by what they are told at once, the follower when the events before have been taken."""
+    Servers go by what they are told at once. Each event says whether its server had heard of a change: the follower
+    goes over with the first that was put after that."""
 
     def __init__(
         self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], metrics: memoryview,
-        forget: Callable[[], None] = lambda: None, all_taken: Callable[[int], bool] = lambda moment: True,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._metrics, self._forget, self._all_taken = metrics, forget, all_taken
+        self._metrics, self._forget = metrics, forget
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
-        self._told_at = 0  # that moment, at which servers were told otherwise; 0: all of before were taken
+        self._turning = False  # servers were told otherwise, and no open was taken yet that goes by it
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
         self._turns_from = 0  # opens seen
         self._puzzled_until = -math.inf
         self._puzzled = False
         self._told_of = float(metrics[Metric.TRIPWIRES_TELL_OF])
-        self._foreseen = float(metrics[Metric.TRIPWIRES_PREDICTED])
+        self._foreseen = float(metrics[Metric.PREDICTED])
         self._visible: VisibleOpens | None = None
         if how == "tripwire":
             metrics[Metric.SHOWN] = Shown.TRIPWIRES
@@ -110,18 +111,17 @@ class ProgressSignal:
             self._puzzled = True  # or who reads now might never be known
             self._show_all()
 
-    @property
-    def until(self) -> int | None:
-        """The moment, as of `monotonic_ns`, before which an event must have been put to be taken now; None: all events.
-        Later events follow another signal."""
-        return self._told_at or None
+    def turns_at(self, wires: npt.NDArray[np.bool_]) -> int:
+        """The number of these opens that come before the follower is to go over to the signal that servers were told:
+        all, unless one was put by a server that had heard of it. `wires` b[k]: counted as tripwires."""
+        if not self._turning:
+            return len(wires)
+        heard = wires if self._told_to_be_thin else ~wires
+        return int(np.argmax(heard)) if heard.any() else len(wires)
 
-    def settle(self, follower: Follower | None) -> None:
-        """Let the follower go over to the signal that servers were told, once all events from before the change were
-        taken. Called before events are taken."""
-        if not self._told_at or not self._all_taken(self._told_at):
-            return
-        self._told_at = 0
+    def turn(self, follower: Follower | None) -> None:
+        """Let the follower go over to the signal that servers were told. Called between the opens of `turns_at`."""
+        self._turning = False
         self._thin = self._told_to_be_thin
         if follower is None or self._visible is None:
             return
@@ -133,9 +133,8 @@ class ProgressSignal:
 
     def taken(self, follower: Follower | None, policy: NodePolicy) -> None:
         """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
-        self.settle(follower)
-        if self._auto and self._visible is not None and follower is not None and not self._told_at:
-            self._turn(follower, policy)
+        if self._auto and self._visible is not None and follower is not None and not self._turning:
+            self._decide(follower, policy)
 
     def _watch(self, follower: Follower) -> None:
         """All opens are shown for a while at least."""
@@ -144,9 +143,9 @@ class ProgressSignal:
 
     def _say(self, shown: Shown) -> None:
         self._metrics[Metric.SHOWN] = shown
-        self._told_at = time.monotonic_ns()
+        self._turning = True
 
-    def _turn(self, follower: Follower, policy: NodePolicy) -> None:
+    def _decide(self, follower: Follower, policy: NodePolicy) -> None:
         self._puzzled = follower.puzzled
         if self._puzzled:
             self._puzzled_until = time.monotonic() + LEAST_S
@@ -166,7 +165,6 @@ class ProgressSignal:
         elif not self._all_explained(follower):
             return
         self._say(Shown.TRIPWIRES)
-        self.settle(follower)
 
     def _all_explained(self, follower: Follower) -> bool:
         """True when tripwires suffice again: names that the kernel remembers can be no tripwires any more."""
@@ -223,14 +221,15 @@ class ProgressSignal:
         """True when opens were counted by tripwires."""
         return self.refusing and self._visible is not None
 
-    def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:
-        """Count `count` observed opens of tripwires. They stand for `of` opens (None: for as many as on average), of
-        which the plan foresaw `foreseen`."""
-        self._told_of += count * self.apart if of is None else of
+    def told(self, wires: npt.NDArray[np.bool_], of: float, foreseen: float = 0.0) -> None:
+        """Count opens, which stand for `of` opens, of which the plan foresaw `foreseen`. `wires` b[k]: which of them
+        servers counted as tripwires, and not as opens."""
+        count = int(np.count_nonzero(wires))
+        self._told_of += of - (len(wires) - count)
         self._foreseen += foreseen
         self._metrics[Metric.TRIPWIRES_OBSERVED] += count
         self._metrics[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)
-        self._metrics[Metric.TRIPWIRES_PREDICTED] = round(self._foreseen)
+        self._metrics[Metric.PREDICTED] = round(self._foreseen)
 
     @property
     def apart(self) -> float:
@@ -257,4 +256,4 @@ class ProgressSignal:
     @property
     def predicted(self) -> int:
         """Opens that were foreseen, with those that did not show."""
-        return int(self._metrics[Metric.PREDICTED] + self._metrics[Metric.TRIPWIRES_PREDICTED])
+        return int(self._metrics[Metric.PREDICTED])

@@ -42,11 +42,6 @@ class ServerRings:
         """Events that found no room, ever."""
         return sum(ring.lost for ring in self._rings)
 
-    def all_taken(self, moment: int) -> bool:
-        """True where no event that a server put before that moment, as of `monotonic_ns`, is yet to be taken."""
-        firsts = [ring.first() for ring in self._rings]
-        return all(first is None or first >= moment for first in firsts)
-
-    def take(self, most: int, until: int | None) -> TimedEvents:
+    def take(self, most: int) -> TimedEvents:
         """Take at most so many events of each ring, as `take_all_timed`."""
-        return take_all_timed(self._rings, most, until)
+        return take_all_timed(self._rings, most)

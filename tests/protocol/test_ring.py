@@ -179,20 +179,6 @@ def test_a_full_look_at_one_ring_holds_back_what_is_later_in_the_others() -> Non
         assert [rings.take(2) for _ in range(3)] == [[0, 1], [2, 3, 4], []]
 
 
-@pytest.mark.parametrize("rings", [1, 3])
-def test_what_was_put_from_a_moment_on_waits(rings: int) -> None:
-    with several(rings) as several_rings:
-        for number in range(10):
-            several_rings.put(number % rings)
-            several_rings.now += 1
-        readers = several_rings.readers
-        assert take_all(readers, until=1000 + 4)[2].tolist() == [0, 1, 2, 3]
-        assert min(first for ring in readers if (first := ring.first()) is not None) == 1000 + 4
-        assert take_all(readers, until=1000 + 4)[2].tolist() == []
-        assert take_all(readers, until=1000 + 99)[2].tolist() == list(range(4, 10))
-        assert [ring.first() for ring in readers] == [None] * rings
-
-
 def test_of_a_ring_that_was_too_slow_the_newest_come_in_order_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CAPACITY", 8)
     with several(2) as rings:

@@ -278,7 +278,7 @@ def check_answers(rig: Rig, requests: list[Request], exchange: Exchange) -> None
             check_reply(rig, request, error, body, INTERRUPT in {r.opcode for r in requests})
     check_valid(rig, answers)
     kinds, rows, _ = rig.events.take()
-    assert set(kinds.tolist()) <= {Event.OPEN, Event.READ, Event.RELEASE}
+    assert set(kinds.tolist()) <= {Event.OPEN, Event.READ, Event.RELEASE, Event.TRIPWIRE}
     assert all(0 <= row < rig.count for row in rows.tolist()), "the supervisor takes every row for one of the index"
 
 
@@ -463,5 +463,5 @@ def test_any_number_is_an_errno_or_a_result(rig: Rig, calls: list[tuple[Any, ...
         trio.run(main)
     assert codes <= set(range(1, 512))
     kinds, rows, _ = rig.events.take()
-    assert set(kinds.tolist()) <= {Event.OPEN, Event.READ, Event.RELEASE}
+    assert set(kinds.tolist()) <= {Event.OPEN, Event.READ, Event.RELEASE, Event.TRIPWIRE}
     assert all(0 <= row < rig.count for row in rows.tolist())

@@ -36,11 +36,13 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
                 entry = ENTRY.unpack(m.operations.looked_up(1, f"f{number:02}".encode(), pid) or b"")
                 assert entry[2] == 0, "so few files are all tripwires"
                 assert (await m.operations.lookup(1, f"f{number:02}".encode(), READER)).entry_timeout == 0
-        assert m.events() == [(Event.OPEN, m.row(number), READER.pid) for number in range(COUNT)]
+        assert m.events() == [(Event.TRIPWIRE, m.row(number), READER.pid) for number in range(COUNT)]
         assert m.metrics[Metric.TRIPWIRES] == COUNT
         assert m.metrics[Metric.TRIPWIRE_BYTES] == COUNT * SIZE
+        m.operations.refused(m.inode(COUNT - 1), READER.pid)
+        assert m.events() == [], "it was looked up a moment ago"
         m.operations.refused(m.inode(5), READER.pid)  # it was looked up before
-        assert m.events() == [(Event.OPEN, m.row(5), READER.pid)]
+        assert m.events() == [(Event.TRIPWIRE, m.row(5), READER.pid)]
         fh = m.files.handle(m.inode(3))
         assert bytes(await m.operations.read(fh, 10, 100)) == (root / "f03").read_bytes()[10:110]
 
@@ -54,7 +56,7 @@ async def test_the_supervisor_says_how_many_files_are_tripwires(root: Path) -> N
             entry = ENTRY.unpack(m.operations.looked_up(1, f"f{number:02}".encode(), 4711) or b"")
             assert entry[2] == (0 if m.row(number) in few else FOREVER_S)
         shown = [m.row(number) for number in range(COUNT) if m.row(number) in few]
-        assert m.events() == [(Event.OPEN, row, 4711) for row in shown]
+        assert m.events() == [(Event.TRIPWIRE, row, 4711) for row in shown]
         assert 0 < len(shown) < COUNT
 
 

@@ -244,6 +244,7 @@ def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, mon
 
 def test_the_counts_of_a_supervisor_before_go_on(bench: Bench) -> None:
     bench.loop._metrics[Metric.OBSERVED], bench.loop._metrics[Metric.PREDICTED] = 100, 50
+    bench.loop._signal = ProgressSignal("open", Tripwires(0, N), np.full(N, 10), bench.loop._metrics)
     bench.loop.follow(follower())
     for row in range(N):
         bench.server.put(Event.OPEN, row, 1)

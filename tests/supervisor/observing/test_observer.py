@@ -19,7 +19,7 @@ from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Metric, MetricBlock, ServerMetrics
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.tripwires import Tripwires
+from nopfsfs.protocol.tripwires import Shown, Tripwires
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.observing import observer as module
 from nopfsfs.supervisor.observing.history import COLUMNS
@@ -74,7 +74,7 @@ class Job:
                 if not thin or row in self.tripwires:
                     self.counters[Metric.TRIPWIRES if thin else Metric.OPENS] += 1
                     self.counters[Metric.TRIPWIRE_BYTES if thin else Metric.OPENED_BYTES] += SIZE
-                    self.ring.put(Event.OPEN, row, 1)
+                    self.ring.put(Event.TRIPWIRE if thin else Event.OPEN, row, 1)
                     shown += 1
                     if shown >= each():
                         shown = 0
@@ -120,12 +120,35 @@ def test_an_estimate_is_at_most_a_twentieth_of_an_epoch_off(fds: list[int], most
     assert {counts for _, _, counts in found} == {"estimated"}
 
 
+@pytest.mark.parametrize("late", [0, 1, 400])
+def test_opens_are_counted_once_however_late_servers_hear_of_the_change(fds: list[int], late: int) -> None:
+    """So many opens go by what servers were told before: of some servers, while others have heard."""
+    job, chance = Job(fds, "auto"), np.random.default_rng(late)
+    follows, hears, told = False, late, job.loop._metrics
+    for epoch in range(5):
+        for number, row in enumerate(registry.order(Spec("distributed", SEED), FILES, epoch).tolist()):
+            hears -= told[Metric.SHOWN] == Shown.TRIPWIRES
+            heard = told[Metric.SHOWN] == Shown.TRIPWIRES and (hears < 0 or chance.random() < 0.5)
+            apart = Tripwires(0, FILES, apart=told[Metric.TRIPWIRES_APART]) if heard else job.tripwires
+            if heard and row not in apart:
+                continue
+            job.counters[Metric.TRIPWIRES if heard else Metric.OPENS] += 1
+            job.ring.put(Event.TRIPWIRE if heard else Event.OPEN, row, 1)
+            follows |= heard
+            if number % 7 == 0:
+                job.look()
+    job.look()
+    assert follows
+    counted = int(job.signal.estimate(ServerMetrics(fds[1]).total())[Metric.OPENS])
+    assert (counted, job.signal.predicted) == (pytest.approx(5 * FILES, abs=2), pytest.approx(counted, abs=40))
+
+
 def test_opens_that_wait_since_before_open_was_refused_tell_of_themselves_alone(fds: list[int]) -> None:
     """Or an epoch that begins in that moment would take opens from the one before."""
     job = Job(fds, "tripwire")
-    for metric in [Metric.OPENS] * 20 + [Metric.TRIPWIRES] * 5:
+    for kind, metric in [(Event.OPEN, Metric.OPENS)] * 20 + [(Event.TRIPWIRE, Metric.TRIPWIRES)] * 5:
         job.counters[metric] += 1
-        job.ring.put(Event.OPEN, 7, 1)
+        job.ring.put(kind, 7, 1)
     assert job.observer._begun() == 20 + 5 * job.signal.apart
 
 
