@@ -25,7 +25,7 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """Kind of an event. Server: OPEN, TRIPWIRE (value: process), READ (value: end offset), RELEASE. TRIPWIRE: an open
-    while those of tripwires alone show, counted as `Metric.TRIPWIRES`. Stager: the rest; value is the size in bytes,
+    of a tripwire while no others show, counted as `Metric.TRIPWIRES`. Stager: the rest; value is the size in bytes,
     with exceptions. FAILED, UNMEASURED, UNCHECKED: the errno. ON_DISK, COPYING: the tier. OFF_DISK:
     1 when the tier failed or lost the copy and may be asked again later. LACKING: the bytes that the page cache still
     holds. BACKED: 1 when the kernel reads the copy on disk by itself. CHECKED: flags, below."""

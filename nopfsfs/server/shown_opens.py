@@ -1,7 +1,7 @@
 """Opens that show while OPEN is refused: as LOOKUPs of tripwires, or as LOOKUPs and GETATTRs of all files.
 
 The supervisor says in `Metric.SHOWN` which opens are to show (`protocol/tripwires.py`). Each open that shows goes into
-the ring, as one that is answered does.
+the ring: as one that is answered, or as one of a tripwire while these alone show.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ShownOpens:
 
     def refused(self, row: int, size: int, pid: int) -> None:
         """Show the first OPEN that is refused; after it the kernel sends none. A LOOKUP while OPEN was still answered
-        did not show it; one after that did."""
+        did not show it; one that this server answered after that did."""
         if self._is_tripwire(row) and self._last.get(pid) != row:
             self._show(row, size, pid, self._supervisor_metrics[_SHOWN], tripwire=True)
 

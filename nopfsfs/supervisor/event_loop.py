@@ -296,11 +296,11 @@ class EventLoop:
         self._signal.taken(self.follower, c)
         return True
 
-    def _observe(self, events: TimedEvents, opens: Rows) -> None:
-        """Take these of the events, which are opens."""
-        if not len(opens):
+    def _observe(self, events: TimedEvents, places: npt.NDArray[np.int64]) -> None:
+        """Show the follower the opens at these places of the events, and count them."""
+        if not len(places):
             return
-        kinds, rows, threads, times = (column[opens] for column in events)
+        kinds, rows, threads, times = (column[places] for column in events)
         follower, predicted, shown = self.follower, None, self._signal.shown(rows)
         if shown is not None:
             rows, threads, times = rows[shown], threads[shown], times[shown]

@@ -43,8 +43,8 @@ class ProgressSignal:
     look. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
     called in a thread.
 
-    Servers go by what they are told at once. Each event says whether its server had heard of a change: the follower
-    goes over with the first that was put after that."""
+    Servers go by what they are told from their next request on. Each open says whether its server had heard of a
+    change: the follower goes over with the first open of a server that had."""
 
     def __init__(
         self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], metrics: memoryview,
@@ -59,6 +59,7 @@ class ProgressSignal:
         self._turns_from = 0  # opens seen
         self._puzzled_until = -math.inf
         self._puzzled = False
+        self._unknown = False  # the follower began while few opens showed: it may never find who reads now
         self._told_of = float(metrics[Metric.TRIPWIRES_TELL_OF])
         self._foreseen = float(metrics[Metric.PREDICTED])
         self._visible: VisibleOpens | None = None
@@ -108,7 +109,7 @@ class ProgressSignal:
             follower.without_closes()
         self._watch(follower)
         if self._told_to_be_thin:
-            self._puzzled = True  # or who reads now might never be known
+            self._unknown = True
             self._show_all()
 
     def turns_at(self, wires: npt.NDArray[np.bool_]) -> int:
@@ -123,6 +124,8 @@ class ProgressSignal:
         """Let the follower go over to the signal that servers were told. Called between the opens of `turns_at`."""
         self._turning = False
         self._thin = self._told_to_be_thin
+        if self._unknown:
+            self._show_all()
         if follower is None or self._visible is None:
             return
         if self._thin:
@@ -150,7 +153,7 @@ class ProgressSignal:
         if self._puzzled:
             self._puzzled_until = time.monotonic() + LEAST_S
         if self._thin:
-            if self._puzzled:
+            if self._puzzled or self._unknown:
                 self._show_all()
             return
         if not self.refusing:
@@ -193,7 +196,7 @@ class ProgressSignal:
             await self._wanted.wait()
             await trio.sleep_until(self._rest_until)
             self._wanted = trio.Event()
-            if not self._told_to_be_thin or not self._puzzled:
+            if not (self._thin and self._told_to_be_thin and (self._puzzled or self._unknown)):
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
             self._metrics[Metric.SHOWN] = Shown.FORGETTING
@@ -208,6 +211,7 @@ class ProgressSignal:
             ended = trio.current_time()
             self._rest_until = ended + REST * (ended - began)
             self._wanted = trio.Event()
+            self._unknown = False
             self._say(Shown.ALL)
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
@@ -223,9 +227,11 @@ class ProgressSignal:
 
     def told(self, wires: npt.NDArray[np.bool_], of: float, foreseen: float = 0.0) -> None:
         """Count opens, which stand for `of` opens, of which the plan foresaw `foreseen`. `wires` b[k]: which of them
-        servers counted as tripwires, and not as opens."""
+        servers counted as tripwires, and not as opens: a server that has not heard yet that all are to show hides the
+        others."""
         count = int(np.count_nonzero(wires))
-        self._told_of += of - (len(wires) - count)
+        hidden = 0.0 if self._thin else count * (self.apart - 1.0)
+        self._told_of += of + hidden - (len(wires) - count)
         self._foreseen += foreseen
         self._metrics[Metric.TRIPWIRES_OBSERVED] += count
         self._metrics[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)

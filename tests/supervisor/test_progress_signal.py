@@ -176,6 +176,23 @@ async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(b
 
 
 @in_trio
+async def test_a_follower_made_anew_before_the_change_has_come_has_all_shown_after_it() -> None:
+    metrics, new = new_metrics(), Follower(steady=False)
+    signal = make("auto", metrics)
+    signal.taken(cast(Any, Follower()), cast(Any, Policy()))  # servers are told, and nothing has come since
+    signal.inform(cast(Any, new))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (signal.name, new.told) == ("tripwire", ["no closes"]), "what waits was put before the change"
+        turn(signal, new)
+        await until(lambda: metrics[Metric.SHOWN] == Shown.ALL)
+        turn(signal, new)
+        assert new.told == ["no closes", "only", "all"]
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
 async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> None:
     metrics, follower = new_metrics(), Follower(shortest_part=40)
     signal = make("auto", metrics, files=100)
