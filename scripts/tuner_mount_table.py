@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The tuner of a mount beside its rivals: real mounts of the slow source with three curves, alone and by two.
 
-python scripts/tuner_mount_table.py                 a Markdown table, in about eight minutes
-python scripts/tuner_mount_table.py --seconds 20    each figure is of 20 s, after as many in which the limit settles
+python scripts/tuner_mount_table.py                 a Markdown table, in about 25 minutes
+python scripts/tuner_mount_table.py --seconds 6     each figure is of 6 s, after as many in which the limit settles: too
+                                                    few for two mounts of a source without a knee
 python scripts/tuner_mount_table.py --curve knee4   of one curve
 python scripts/tuner_mount_table.py --slower 3      reads take three times as long: for a machine with other work
 
@@ -34,7 +35,7 @@ WHO: Mapping[str, Policy | None] = {
     OURS: None, "fixed 64": partial(FixedLimit, 64), "PRISMA": PrismaLimit, "AIMD": AimdLimit,
     "gradient2": Gradient2Limit,
 }  # fmt: skip
-SECONDS = 6.0
+SECONDS = 20.0  # some limits' worth of ticks, in which two mounts come to the same limit
 FAR = 0.05  # a rival is better by more than this part
 MOST_RATIO = 1.3  # of two mounts' shares
 Found = dict[str, dict[str, Share]]  # by column's key, then by who tunes
