@@ -35,7 +35,7 @@ WHO: Mapping[str, Policy | None] = {
     OURS: None, "fixed 64": partial(FixedLimit, 64), "PRISMA": PrismaLimit, "AIMD": AimdLimit,
     "gradient2": Gradient2Limit,
 }  # fmt: skip
-SECONDS = 20.0  # some limits' worth of ticks, in which two mounts come to the same limit
+SECONDS = 20.0  # in which two mounts come to the same limit
 FAR = 0.05  # a rival is better by more than this part
 MOST_RATIO = 1.3  # of two mounts' shares
 Found = dict[str, dict[str, Share]]  # by column's key, then by who tunes

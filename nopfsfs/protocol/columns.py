@@ -221,11 +221,11 @@ class Metric(IntEnum):
     FETCHES_HEDGED = 142
     # supervisor
     OBSERVED = 40  # opens
-    PREDICTED = 41  # opens that were foreseen; with those that did not show, an estimate
+    PREDICTED = 41  # opens that were foreseen; an estimate where few show
     SHOWN = 42  # not a counter: which opens servers see, and whether they refuse OPEN (`tripwires.Shown`)
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
     TRIPWIRES_OBSERVED = 93
-    TRIPWIRES_TELL_OF = 94  # opens for which those stand that were observed, beyond `OPENS`
+    TRIPWIRES_TELL_OF = 94  # opens beside `OPENS`, most of which did not show: an estimate
     TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
     LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's

@@ -53,7 +53,6 @@ class ProgressSignal:
         self._metrics, self._forget = metrics, forget
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
-        self._turning = False  # servers were told otherwise, and no open was taken yet that goes by it
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
         self._turns_from = 0  # opens seen
@@ -69,7 +68,7 @@ class ProgressSignal:
         if how != "open":
             apart = metrics[Metric.TRIPWIRES_APART]  # as a supervisor before this one has decided
             self._choose(Tripwires(tripwires.first, tripwires.n, apart=apart) if apart else tripwires)
-        self._thin = self._told_to_be_thin  # the opens of tripwires only are told
+        self._thin = self._told_to_be_thin  # the follower is told the opens of tripwires only
 
     def _choose(self, tripwires: Tripwires) -> None:
         mask = tripwires.mask()
@@ -112,9 +111,15 @@ class ProgressSignal:
             self._unknown = True
             self._show_all()
 
+    @property
+    def _turning(self) -> bool:
+        """True: servers were told of a change, and the follower has not gone over."""
+        return self._thin != self._told_to_be_thin
+
     def turns_at(self, wires: npt.NDArray[np.bool_]) -> int:
-        """The number of these opens that come before the follower is to go over to the signal that servers were told:
-        all, unless one was put by a server that had heard of it. `wires` b[k]: counted as tripwires."""
+        """The number of these opens before the first by which the follower goes over to the signal that servers were
+        told: the first of a server that had heard of it. All, where there is none. `wires` b[k]: counted as
+        tripwires."""
         if not self._turning:
             return len(wires)
         heard = wires if self._told_to_be_thin else ~wires
@@ -122,7 +127,6 @@ class ProgressSignal:
 
     def turn(self, follower: Follower | None) -> None:
         """Let the follower go over to the signal that servers were told. Called between the opens of `turns_at`."""
-        self._turning = False
         self._thin = self._told_to_be_thin
         if self._unknown:
             self._show_all()
@@ -144,10 +148,6 @@ class ProgressSignal:
         self._puzzled_until = time.monotonic() + LEAST_S
         self._turns_from = follower.opens + LEAST_OPENS
 
-    def _say(self, shown: Shown) -> None:
-        self._metrics[Metric.SHOWN] = shown
-        self._turning = True
-
     def _decide(self, follower: Follower, policy: NodePolicy) -> None:
         self._puzzled = follower.puzzled
         if self._puzzled:
@@ -167,7 +167,7 @@ class ProgressSignal:
             self._metrics[Metric.TRIPWIRES_APART] = tripwires.apart  # before the servers count any
         elif not self._all_explained(follower):
             return
-        self._say(Shown.TRIPWIRES)
+        self._metrics[Metric.SHOWN] = Shown.TRIPWIRES
 
     def _all_explained(self, follower: Follower) -> bool:
         """True when tripwires suffice again: names that the kernel remembers can be no tripwires any more."""
@@ -196,7 +196,7 @@ class ProgressSignal:
             await self._wanted.wait()
             await trio.sleep_until(self._rest_until)
             self._wanted = trio.Event()
-            if not (self._thin and self._told_to_be_thin and (self._puzzled or self._unknown)):
+            if not self._thin or self._turning or not (self._puzzled or self._unknown):
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
             self._metrics[Metric.SHOWN] = Shown.FORGETTING
@@ -212,7 +212,7 @@ class ProgressSignal:
             self._rest_until = ended + REST * (ended - began)
             self._wanted = trio.Event()
             self._unknown = False
-            self._say(Shown.ALL)
+            self._metrics[Metric.SHOWN] = Shown.ALL
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
         """True for each of these opens that tells how far the reader is, b[m]; None: all do."""
