@@ -1,4 +1,4 @@
-"""The site's policy for this mount: looked for once a minute, applied to the tuner (docs/operations.md).
+"""The site's policy for this mount: looked for at least once a minute, applied to the tuner (docs/operations.md).
 
 A file that is broken, or does not answer, leaves the last good one; that is said once in the log, and in the status.
 """
@@ -23,7 +23,7 @@ from nopfsfs.policy.site_rules import MountIdentity, SiteLimits, SiteRules, pars
 from nopfsfs.supervisor.policy_files import LIMIT_S, find_policies
 
 log = logging.getLogger(__name__)
-PAUSE_S, SPREAD = 60.0, 0.2  # between two looks, and by how much mounts differ
+PAUSE_S, SPREAD = 50.0, 0.2  # between two looks, and by how much mounts differ: with the time of a look, 70 s at most
 JOB_NAMES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME", "JOB_NAME")
 
 Find = Callable[[str, str | None], Found | None]

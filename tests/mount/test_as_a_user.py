@@ -1,4 +1,5 @@
-"""The tests that run in every mode, run once more by a user who is not root: the mounts go through fusermount3.
+"""The tests that run in every mode, run once more by a user who is not root: the mounts go through fusermount3. With
+them the test of the site's limits, which bind such a user.
 
 In namespaces of its own, where that user may open /dev/fuse and reach what this interpreter needs, as is usual; and
 where no process outlives the first one.
@@ -27,6 +28,7 @@ pytestmark = [
 
 NOBODY = "65534"
 REPOSITORY = Path(__file__).parents[2]
+POLICY = "tests/mount/test_tuning.py::test_a_policy_file_bounds_a_mount"
 IN_EVERY_MODE = ("test_semantics", "test_reads", "test_tree", "test_bytes", "test_changes", "test_faults")
 APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
@@ -73,7 +75,7 @@ def test_the_suite_of_every_mode(open_to_all: Path) -> None:
     if probe.returncode != 0:
         pytest.skip(f"this system does not let another user mount: {probe.stderr.strip().splitlines()[-1:]}")
 
-    files = [f"tests/mount/{name}.py" for name in IN_EVERY_MODE]
+    files = [*(f"tests/mount/{name}.py" for name in IN_EVERY_MODE), POLICY]
     done = subprocess.run(
         [*inside, "-m", "pytest", "-q", "-m", "mount", f"--basetemp={home}/tests", *files],
         env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False,

@@ -19,6 +19,7 @@ from slow_source import SlowSource
 
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
+from nopfsfs.errors import Exit
 from nopfsfs.system.proc import is_stopped
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
@@ -179,6 +180,9 @@ def test_all_processes_were_killed(mounting: Mounting, data: Path, tmp_path: Pat
         if found.part("options") is not None:  # the state is cleared away by any mount that starts meanwhile
             assert found.part("options")["source"] == str(data)
         assert found.part("answers")["errno"] == errno.ENOTCONN
+        report = run([*module("nopfs"), "report", str(m.path), "--output", str(tmp_path / "report.html")])
+        assert (report.returncode, report.stderr.count("\n"), report.stdout) == (Exit.STUCK, 1, "")
+        assert not (tmp_path / "report.html").exists()
         said = Diagnosis(tmp_path).findings.partition("All processes of these mounts are gone: ")[2]
         assert str(m.path) in said.partition(" -> ")[0]
         assert m.umount().returncode in (0, 14)

@@ -17,6 +17,7 @@ from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
+from tests.mount.modes import DEFAULT, Mode
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
@@ -169,19 +170,26 @@ def test_prefetches_keep_to_the_bandwidth_and_a_command_changes_it(mounting: Mou
         m.wait_status(lambda status: status["stager"]["staged_files"] == 1000)
 
 
-def test_a_policy_file_bounds_a_mount_that_asks_for_nothing(mounting: Mounting, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [DEFAULT])  # so a user who is not root runs it, too: tests/mount/test_as_a_user.py
+def test_a_policy_file_bounds_a_mount(mode: Mode, mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "source", 20, 2000)
     policy = tmp_path / "policy.toml"
     policy.write_text('version = 1\n[[rule]]\nmatch = { source = "*/source" }\nbandwidth = "3MB/s"\nconcurrency = 12\n')
     policy.chmod(0o644)
     check = run([*module("nopfs"), "policy", "check", str(policy)])
     assert (check.returncode, "rules: 1;" in check.stdout) == (Exit.OK, True), check.stderr
-    with mounting(tmp_path / "source", "--policy", str(policy)) as m:
+    with mounting(tmp_path / "source", "--policy", str(policy), mode=mode) as m:
         m.wait_status(lambda status: status["tuning"]["bandwidth"] == 3_000_000, limit_s=30.0)
         shown = run([*module("nopfs"), "policy", "show", str(m.path)])
         assert shown.returncode == Exit.OK, shown.stderr
         assert "at most 12 requests under way" in shown.stdout
         assert f"{policy}: rules 1 apply" in shown.stdout
+        is_root = os.geteuid() == 0
+        asked = tune(m, "--concurrency", "200", "--bandwidth", "9MB/s", "--weight", "4")
+        got = (asked["limit"], asked["bandwidth"], asked["weight"])
+        assert got == ((200, 9_000_000, 4.0) if is_root else (12, 3_000_000, 1.0)), "only root gets more by asking"
+        less = tune(m, "--concurrency", "5", "--bandwidth", "1MB/s", "--weight", "0.5")
+        assert (less["limit"], less["bandwidth"], less["weight"]) == (5, 1_000_000, 0.5)
     policy.write_text("version = 1\n[[rule]]\nweigth = 2\n")
     check = run([*module("nopfs"), "policy", "check", str(policy)])
     assert check.returncode == Exit.USAGE

@@ -7,7 +7,7 @@ import pytest
 from nopfsfs.config import MountConfig
 from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.protocol.columns import METRICS, Metric
-from nopfsfs.supervisor.source_caps import NO_WEIGHT, UNBOUNDED, SourceCaps
+from nopfsfs.supervisor.source_caps import AUTO, NO_WEIGHT, UNBOUNDED, SourceCaps
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,23 @@ def test_of_two_nodes(
     caps.site = SiteLimits(bandwidth=site)
     by = caps.bandwidth_by
     assert (caps.bandwidth, None if by is None else by.value) == found
+
+
+@pytest.mark.parametrize(
+    ("option", "asked", "bound", "found"),
+    [
+        (0, 0, True, None), (0, AUTO, True, None), (8, 0, True, 8), (8, 9, True, 9), (8, AUTO, True, None),
+        (40, 0, True, 12), (0, 200, True, 12), (0, 200, False, 200), (40, 0, False, 40),
+    ],
+)  # fmt: skip
+def test_a_number_of_requests_beside_a_site_that_allows_twelve(
+    option: int, asked: int, bound: bool, found: int | None
+) -> None:
+    own = memoryview(bytearray(8 * METRICS)).cast("q")
+    own[Metric.LIMIT_ASKED] = asked
+    caps = SourceCaps(MountConfig(source="/s", mountpoint="/m", source_concurrency=option), own, bound=bound)
+    caps.site = SiteLimits(concurrency=12)
+    assert caps.fixed == found
 
 
 @pytest.mark.parametrize(

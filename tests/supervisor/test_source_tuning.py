@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from nopfsfs.config import MountConfig
+from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.policy.source_base import SourceMemory
 from nopfsfs.policy.tuner import SlowdownTuner
 from nopfsfs.protocol.columns import METRICS, SIZE_CLASSES, Metric
@@ -96,8 +97,8 @@ class FakeStager:
 class Tuned:
     """A tuning, with what it has said."""
 
-    def __init__(self, tuning: SourceTuning, stager: FakeStager, followed: list[int]) -> None:
-        self.tuning, self.stager, self.followed = tuning, stager, followed
+    def __init__(self, tuning: SourceTuning, stager: FakeStager, followed: list[int], own: memoryview) -> None:
+        self.tuning, self.stager, self.followed, self.own = tuning, stager, followed, own
 
     @property
     def limit(self) -> int:
@@ -112,9 +113,9 @@ async def tuned(
     began, followed = trio.current_time(), []
     now, wall = lambda: 1e5 + trio.current_time(), lambda: NOON + 10 + trio.current_time() - began
     clocks = Clocks(now, wall, lambda: disciplined)
+    asked = memoryview(bytearray(8 * METRICS)).cast("q") if own is None else own
     tuning = SourceTuning(
-        MountConfig(source="/s", mountpoint="/m", **config), stager.metrics,
-        own if own is not None else memoryview(bytearray(8 * METRICS)).cast("q"), cast(Any, stager), Outages(),
+        MountConfig(source="/s", mountpoint="/m", **config), stager.metrics, asked, cast(Any, stager), Outages(),
         follow=followed.append, clocks=clocks,
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
@@ -123,7 +124,7 @@ async def tuned(
         await trio.sleep(0.5)
         if fetching:
             stager.fetch()
-        yield Tuned(tuning, stager, followed)
+        yield Tuned(tuning, stager, followed, asked)
         nursery.cancel_scope.cancel()
 
 
@@ -272,6 +273,33 @@ async def test_a_weight_that_a_command_asks_for_moves_the_limit_and_lasts_until_
         assert await at_rest(t) > 1.3 * polite
 
 
+@pytest.mark.parametrize(("uid", "stated"), [(1000, 12), (0, 200)])
+def test_a_site_s_limit_bounds_the_tuner_and_what_a_user_asks_for(
+    uid: int, stated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_tuning.os, "geteuid", lambda: uid)
+
+    @virtual
+    async def bounded() -> None:
+        async with tuned(FakeStager()) as t:
+            await trio.sleep(2)
+            assert t.limit >= 64
+            t.tuning.follow_site(SiteLimits(concurrency=12))
+            await trio.sleep(1)
+            for _ in range(100):
+                assert t.limit <= 12
+                await trio.sleep(1)
+            assert (await t.tuning.answer({"concurrency": 200}))["limit"] == stated
+            await trio.sleep(1)
+            assert t.limit == stated
+            await t.tuning.answer({"concurrency": "auto"})
+            t.tuning.follow_site(SiteLimits())
+            await trio.sleep(30)
+            assert t.limit >= 64, "the site allows more again"
+
+    bounded()
+
+
 @virtual
 async def test_a_stated_number_gives_way_to_the_tuner_when_a_command_says_so() -> None:
     async with tuned(FakeStager(limit=8), source_concurrency=8) as t:
@@ -295,6 +323,7 @@ def test_what_is_no_limit_is_refused_and_changes_nothing(request_: dict[str, Any
             with pytest.raises(ValueError, match=r"hold:|concurrency:|weight:|bandwidth:"):
                 await t.tuning.answer(request_)
             assert t.tuning.status()["asked"] is False
+            assert not any(t.own)
 
     refused()
 
