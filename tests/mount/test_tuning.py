@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
+import nopfsfs
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit
 from tests.mount.conftest import Mounting
@@ -56,6 +57,8 @@ def test_a_lone_mount_goes_up_from_four_where_the_source_answers_in_parallel(
         assert [one["limit"] for one in record["decisions"]][:2] == [4, 8], "it doubles"
         assert sum(record["ended"]) > 0
         assert record["base_seconds"][0] == pytest.approx(LATENCY_S, rel=0.5)
+        shown = {one.name: one.value for one in nopfsfs.Mount(m.path).metrics()}
+        assert shown["nopfs_source_base_seconds"] == pytest.approx(LATENCY_S, rel=0.5)
 
 
 @pytest.mark.long

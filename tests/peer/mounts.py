@@ -17,6 +17,7 @@ from cluster import Cluster, cluster
 from mpirun import ranks_of
 from slow_source import SlowSource
 
+import nopfsfs
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import Process, living, read_pids
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
@@ -63,6 +64,14 @@ class Mounts:
         """The sum of what the stager has done."""
         did = self.status(node)["stager"]
         return sum(int(did[figure]) for figure in figures)
+
+    def metrics(self, node: int) -> dict[str, float]:
+        """Of each metric without durations the sum over its labels."""
+        found: dict[str, float] = {}
+        for one in nopfsfs.Mount(self.paths[node]).metrics():
+            if isinstance(one.value, int | float):
+                found[one.name] = found.get(one.name, 0.0) + one.value
+        return found
 
     def why_again(self) -> list[dict[str, int]]:
         """Of each node, what makes it read a file that another has read: to be shown by a test that fails."""

@@ -19,7 +19,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.protocol.columns import HOME_HERE, Columns
 from tests.mount.harness import Reader, fill
 from tests.mount.modes import why_not
-from tests.peer.mounts import LIMIT_S, SEED, Mounts, mounts, room
+from tests.peer.mounts import LIMIT_S, SEED, Mounts, by_choice, mounts, room
 from tests.peer.wires import ENVIRONMENT, Wires, why_no_wires, wires
 from tests.waiting import wait_until
 
@@ -116,8 +116,9 @@ def test_readers_do_not_wait_for_a_node_whose_link_is_cut(tmp_path: Path, nodes:
         link.cut(hung)
         time.sleep(CUT_S)
         until = time.monotonic()
-        reports = [m.status(node)["stager"] for node in range(nodes)]
-        assert any(report["peer_late"] or report["fetches_hedged"] for report in reports), "nobody asked"
+        reports = [m.status(node) for node in range(nodes)]
+        assert any(one["stager"]["peer_late"] or one["stager"]["fetches_hedged"] for one in reports), "nobody asked"
+        assert sum(m.metrics(node)["nopfs_fetches_rerouted_total"] for node in range(nodes)) >= by_choice(reports)
         link.mend(hung)
 
         before = fetched(m, range(nodes))

@@ -84,6 +84,10 @@ def test_nodes_with_unlike_rooms(implementation: str, tree: Path, tmp_path: Path
         assert m.stager(2, "disk_fetches") > 0
         assert m.stager(2, "lent_files") > 0
         assert sum(m.stager(node, "peer_corrupt", "disk_errors", "corrupt_copies") for node in range(3)) == 0
+        shown = [m.metrics(node) for node in range(3)]
+        assert [one["nopfs_peers_connected"] for one in shown] == [2.0] * 3
+        assert all(one["nopfs_peer_fetches_total"] > 0 for one in shown)
+        assert sum(one["nopfs_lent_bytes_total"] for one in shown) >= SIZE * FILES
         m.umount(0, 1, 2)
         assert m.code() == 0
 
