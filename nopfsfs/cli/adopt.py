@@ -18,8 +18,8 @@ def add_adopt(commands: Commands) -> None:
     """Add `nopfs adopt`."""
     add_command(
         commands, "adopt", adopt, "take over a mount whose supervisor died",
-        "Take over a mount whose supervisor died and whose servers serve on. What it holds is kept; which plan is read "
-        "is found anew.",
+        "Take over a mount whose supervisor died and whose servers serve on. What the mount holds is kept; "
+        "the plan is found anew.",
     )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def add_upgrade(commands: Commands) -> None:
     add_command(
         commands, "upgrade", upgrade, "let this version serve a mount",
         "Replace all processes of a mount by those of this version of nopfsfs. Open files stay open, reads wait for a "
-        "moment; which plan is read is found anew.",
+        "moment. The plan is found anew.",
     )  # fmt: skip
 
 

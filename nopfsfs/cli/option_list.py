@@ -115,7 +115,7 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             name="ram", metavar="SIZE", parse=parse_memory, types=(str, int), toml='"64G"  # or bytes',
             help="the memory for staged files, and for their pages in the kernel's page cache",
             default="half of the memory that is available and not promised to another mount; at most twice the data "
-            "set, and a sixteenth of it (32 MiB to 1 GiB) for files on their way",
+            "set, and a sixteenth of the data set more (32 MiB to 1 GiB) for files on their way",
         ),
         Setting(
             name="page_cache", metavar="SIZE", parse=parse_memory, types=(str, int), toml='"16G"  # or bytes',

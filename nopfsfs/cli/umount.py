@@ -258,8 +258,8 @@ def umount_parser() -> Parser:
     parser = Parser(
         prog=PROGRAM,
         description="Unmount a nopfs mount and print where its reads were served from. Clears a stale mount "
-        "of a dead daemon. When it is in use, names who holds it, waits, then unmounts lazily and ends the "
-        "daemon.",
+        "of a dead daemon. While the mount is in use, names the processes that use it, and tries again; then "
+        "unmounts lazily and ends the daemon.",
         epilog="Exit codes are listed in docs/commands.md.",
         allow_abbrev=False,
     )

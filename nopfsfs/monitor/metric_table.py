@@ -176,7 +176,7 @@ _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("fetched_bytes_total", _C, "Bytes staged", ("from",), _each("fetches", ORIGINS, "bytes")),
     ("fetch_errors_total", _C, "Fetches that failed", ("from",), _each("fetches", ORIGINS, "errors")),
     ("fetches_rerouted_total", _C, "Choices against the usual order", ("reason",), _each("rerouted", _WHY)),
-    ("fetches_in_flight", _G, "Fetches ordered and not done", (), _one("fetches_in_flight")),
+    ("fetches_in_flight", _G, "Fetches commanded and not done", (), _one("fetches_in_flight")),
     ("source_opens_total", _C, "Opens of files of the source", (), _one("source", "opens")),
     ("source_read_bytes_total", _C, "Bytes read from the source", (), _one("source", "bytes")),
     ("source_requests_total", _C, "Requests at the source", ("size_class",), _each(("source", "requests"), SIZES)),

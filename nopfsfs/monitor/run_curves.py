@@ -268,8 +268,8 @@ def _waiting(axes: Axes, found: Curves) -> None:
 
 
 def _limit(axes: Axes, run: RunRecord, found: Curves) -> None:
-    ordered = np.clip(np.nan_to_num(found["fetches_in_flight"]), 1, None)
-    axes.fill_between(found.time, ordered, 1, color=_HUES[1], alpha=0.35, linewidth=0, label="fetches ordered")
+    commanded = np.clip(np.nan_to_num(found["fetches_in_flight"]), 1, None)
+    axes.fill_between(found.time, commanded, 1, color=_HUES[1], alpha=0.35, linewidth=0, label="fetches commanded")
     axes.step(found.time, np.clip(found["limit"], 1, None), where="mid", color=_HUES[0], label="limit")
     within = [at - found.begin for at in run.drains if 0 <= at - found.begin <= found.span[1]]
     if within:
@@ -277,7 +277,7 @@ def _limit(axes: Axes, run: RunRecord, found: Curves) -> None:
             within, 0, 0.1, transform=axes.get_xaxis_transform(), color=_HUES[3], linewidth=1.2, label="drain",
         )  # fmt: skip
     axes.set_yscale("log", base=2)
-    axes.set_ylim(1, max(8.0, 1.5 * _greatest(ordered, found["limit"])))
+    axes.set_ylim(1, max(8.0, 1.5 * _greatest(commanded, found["limit"])))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:,.0f}"))
     _named(axes, "requests")
 

@@ -1,4 +1,4 @@
-"""Rows that lie behind the reader, of which the row with the furthest next use is spared first. Pure.
+"""Rows that lie behind the reader, of which the row with the furthest next use goes first. Pure.
 
 A row whose next use is not known counts as never read again; of such rows the oldest goes first.
 """

@@ -1,6 +1,6 @@
 """The tuner: how many requests a mount has under way at its source, where nobody said a number.
 
-It goes by how much longer requests take than at an idle source.
+The tuner measures how much longer requests take than at an idle source.
 
 Pure (`limit_policy`). On the full minute of the wall clock all mounts hold back together for some requests' time (a
 drain), and see what idle is. On the half minute all mounts go to half, and see whether the source has a knee. In

@@ -167,7 +167,7 @@ class BlockReader:
         copy_confirmed: Callable[[int, int], None] = lambda row, disk: None,
     ) -> None:  # fmt: skip
         """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before.
-        `copy_confirmed(row, disk)` is told of a copy that another mount left, and that is good."""
+        `copy_confirmed(row, disk)` is called for a copy that another mount left, and that is good."""
         self._columns, self._metrics, self._arena, self._source, self._disks = columns, metrics, arena, source, disks
         self._copy_lost = copy_lost
         self._logged: set[tuple[int, Metric]] = set()  # failures that were logged, by tier

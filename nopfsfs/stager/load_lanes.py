@@ -1,4 +1,4 @@
-"""The lanes of loads: each load is on a lane (`policy/choice.py`), which is told when the load begins and ends.
+"""The lanes of loads: each load is on a lane (`policy/choice.py`), which notes when the load begins and ends.
 
 The caller holds its own lock. A load costs some look-ups and additions here; a file that is staged already, none.
 """

@@ -55,8 +55,8 @@ class StagerState:
         registered: PassthroughCopies | None = None, lanes: LoadLanes | None = None, kept: KeptRows | None = None,
         large: LargeSetup | None = None,
     ) -> None:  # fmt: skip
-        """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`: the
-        copies on disk that the kernel reads itself. `kept`: rows whose copies outlive mounts. `large`: as it says."""
+        """`answer` and `ask_grace` send to servers. `poke` makes the loop ask `peer_pause` anew. `registered`: copies
+        on disk that the kernel reads itself. `kept`: rows whose copies outlive mounts. `large`: see `LargeSetup`."""
         self._metrics = metrics
         self._ring, self._disk, self._n = ring, columns.disk, index.n
         self._lock = threading.Lock()

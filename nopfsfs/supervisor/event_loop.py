@@ -121,7 +121,7 @@ class EventLoop:
         self.policy.resync(self._tier == Tier.RAM)
 
     def follow(self, follower: Follower | None) -> None:
-        """Believe this plan from now on; None: there will be none."""
+        """Take the plan from this follower from now on; None: there will be no plan."""
         self.follower = follower
         self._generation = -1  # generations of two followers say nothing of each other
         self.awaiting_plan = False
@@ -177,14 +177,14 @@ class EventLoop:
             await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)
 
     def _begin_anew(self) -> None:
-        """After a fault: take what is staged from where it is said, and all that is open for closed."""
+        """Recover after a fault: take staged files from the column, and count open files as closed."""
         self.policy.resync(self._tier == Tier.RAM)
         self.policy.events_lost()
         self._generation = -1
         self.failed = False
 
     def step(self) -> tuple[bool, bool]:
-        """Take the events there are, decide; whether there were any of the stager, and of the server."""
+        """Take the events there are, and decide. Return whether there were any of the stager, and any of servers."""
         staged = self._take_stager()
         read = self._take_server()
         self._see_losses()
@@ -202,7 +202,7 @@ class EventLoop:
         return staged, read
 
     def _see_losses(self) -> None:
-        """A ring that overflowed: what was missed is taken from the columns, or for over."""
+        """Recover after a ring has overflowed: take staged files from the column, and count open files as closed."""
         lost = (self._server_rings.lost, self._stager_ring.lost)
         if lost == self._lost:
             return
@@ -317,7 +317,7 @@ class EventLoop:
             self._copy_opens(SeenOpens(times, self._readers.processes(threads), rows, as_said, stand_for))
 
     def _say_state(self, status: PlanStatus) -> None:
-        """Log a change of belief, once for each."""
+        """Log each change of the plan's state once."""
         said = (status.state, status.sampler if status.state == "locked" else None, status.dataset)
         if said == self._said:
             return

@@ -98,7 +98,7 @@ class NodePromises:
 
 
 def _read(run: int, name: str) -> MemoryPromise | None:
-    """The promise in one state directory; None where there is none that can be believed."""
+    """The promise in one state directory; None where there is no valid one."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
         with closing_fd(os.open(name, _DIRECTORY, dir_fd=run)) as directory:
             fd = os.open(FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)

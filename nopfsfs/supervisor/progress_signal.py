@@ -1,10 +1,10 @@
 """The signal by which the reader is followed: its opens, or, once the kernel opens files by itself, tripwires.
 
 To refuse OPEN cannot be taken back, and while OPEN is answered every open and every close is seen. So `auto` refuses
-OPEN only when two things hold. All that is read now follows plans that have held for a while. Nothing that is in memory
-has to make room for anything. When somebody reads what no plan explains, `auto` has all opens shown again, until all is
-explained. Opens are shown by attributes that the kernel may not remember (`Shown.ALL`). `tripwire` refuses OPEN from
-the first, and sees tripwires only.
+OPEN only when three things hold. All that is read now follows plans that have held for a while. Nobody opens what no
+plan explains. Memory and page cache have room for all files. When somebody later reads what no plan explains, `auto`
+has all opens shown again, until all is explained. Opens are shown by attributes that the kernel may not remember
+(`Shown.ALL`). `tripwire` refuses OPEN from the first, and sees tripwires only.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ProgressSignal:
     look. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
     called in a thread.
 
-    Servers go by what they are told from their next request on. Each open says whether its server had heard of a
-    change: the follower goes over with the first open of a server that had."""
+    Servers read at each request which opens are to show, so that some servers follow a change before others. Each
+    open says how its server counted it. The follower changes with the first open that was counted in the new way."""
 
     def __init__(
         self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], metrics: memoryview,
@@ -117,16 +117,16 @@ class ProgressSignal:
         return self._thin != self._told_to_be_thin
 
     def turns_at(self, wires: npt.NDArray[np.bool_]) -> int:
-        """The number of these opens before the first by which the follower goes over to the signal that servers were
-        told: the first of a server that had heard of it. All, where there is none. `wires` b[k]: counted as
-        tripwires."""
+        """The number of these opens before the one with which the follower changes to the signal of the servers: the
+        first that was counted in the new way. All of them, where there is none. `wires` b[k]: opens that were counted
+        as tripwires."""
         if not self._turning:
             return len(wires)
         heard = wires if self._told_to_be_thin else ~wires
         return int(np.argmax(heard)) if heard.any() else len(wires)
 
     def turn(self, follower: Follower | None) -> None:
-        """Let the follower go over to the signal that servers were told. Called between the opens of `turns_at`."""
+        """Let the follower change to the signal of the servers. Called between the opens of `turns_at`."""
         self._thin = self._told_to_be_thin
         if self._unknown:
             self._show_all()
@@ -226,9 +226,9 @@ class ProgressSignal:
         return self.refusing and self._visible is not None
 
     def told(self, wires: npt.NDArray[np.bool_], of: float, foreseen: float = 0.0) -> None:
-        """Count opens, which stand for `of` opens, of which the plan foresaw `foreseen`. `wires` b[k]: which of them
-        servers counted as tripwires, and not as opens: a server that has not heard yet that all are to show hides the
-        others."""
+        """Count opens, which stand for `of` opens, of which the plan foresaw `foreseen`. `wires` b[k]: those that
+        servers counted as tripwires, and not as opens. A server that has not read yet that all opens are to show
+        hides those of other files."""
         count = int(np.count_nonzero(wires))
         hidden = 0.0 if self._thin else count * (self.apart - 1.0)
         self._told_of += of + hidden - (len(wires) - count)

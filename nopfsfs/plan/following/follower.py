@@ -201,17 +201,17 @@ class Follower:
         self._settle()
 
     def show_only(self, showing: VisibleOpens) -> None:
-        """From now on only the opens of these rows are told, and no closes."""
+        """Expect only the opens of these rows from now on, and no closes."""
         self._search.spread(showing.spacing)
         self._beliefs.show_only(showing)
         self._settle()
 
     def without_closes(self) -> None:
-        """All opens are told, but not when files have been read. Before anything is."""
+        """Expect all opens, but no closes. Called before the first open."""
         self._beliefs.without_closes()
 
     def show_all(self) -> None:
-        """From now on all opens are told again."""
+        """Expect all opens again from now on."""
         self._search.spread(1)
         self._beliefs.show_all()
         self._settle()

@@ -1,4 +1,4 @@
-"""To whom an order is dealt, read off the places that readers open: world size, ranks, and what a rank takes in a row.
+"""The dealing of an order, read off the places that readers open: world size, ranks, and what a rank takes in a row.
 
 A reader is one process, so of one rank: its steps are multiples of the world size. Where readers are not known, the
 world shows in the residues that are read and those that are not. What was said is a prior: opens overrule it. Pure.

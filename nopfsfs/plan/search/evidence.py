@@ -58,8 +58,8 @@ class Ledger:
 
     @property
     def bits(self) -> float:
-        """log2 of the odds that the opens follow the order: of each reader it is as likely as not that it does. Who did
-        and does no longer does not."""
+        """log2 of the odds that the opens follow the order. A priori, each reader follows it with probability 1/2. A
+        reader that has followed it, and does no longer, counts as one that does not."""
         return sum(_either(odds) if best - odds < LOST else -1.0 for odds, best, _ in self._own.values())
 
     @property

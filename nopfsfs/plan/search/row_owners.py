@@ -10,7 +10,7 @@ from nopfsfs.plan.epoch_order import DataSet
 
 
 class RowOwners:
-    """To which data set a row belongs: the smallest that holds it. `of`: row -> index of a data set, -1 for none."""
+    """The data set of each row: the smallest that holds the row. `of`: row -> index of a data set, -1 for none."""
 
     def __init__(self, datasets: Sequence[DataSet]) -> None:
         size = 1 + max(

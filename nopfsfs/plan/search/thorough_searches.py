@@ -1,4 +1,4 @@
-"""For whom everything is tried: at most two cohorts at a time, and whose turn it is.
+"""The cohorts for which everything is tried, at most two at a time, and which of their searches goes on now.
 
 A search of everything goes on when its readers have ended, as others may follow them. Where others read by then, as new
 workers of each epoch do, everything is tried for the newest as well. The newest may be where an epoch begins. Pure.

@@ -1,4 +1,4 @@
-"""At which places of torch's randperm a few samples stand, without the permutation.
+"""The places of a few samples in torch's randperm, without the permutation.
 
 Owns following samples through the swaps of a shuffle: drawing the swaps takes a tenth of the time of the permutation.
 Knows no readers.

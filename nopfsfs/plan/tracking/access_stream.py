@@ -50,7 +50,7 @@ class AccessStream:
         return self._blend.upcoming(start - self._shift, count)
 
     def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first position still to come of each row, int64[m]; -1 where none is known. What is read at a place that
-        this position, which never decreases, has left behind is read now."""
+        """The first position still to come of each row, int64[m]; -1 where none is known. A row that the blend reads
+        at a position below `position` counts as read at `position`."""
         uses = self._blend.next_uses(rows)
         return np.where(uses >= 0, np.maximum(uses + self._shift, self.position), -1)

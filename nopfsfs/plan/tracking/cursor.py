@@ -47,8 +47,8 @@ class Cursor:
         self, length: int, k: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None,
         lag: int = 0,
     ) -> None:  # fmt: skip
-        """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show. `lag`: where it
-        does not show either when a file has been read, one may be read so many places after those that follow it."""
+        """`absent`: places at which nothing is read; `hidden` b[length]: those whose opens do not show. `lag`: where
+        closes do not show either, a file may still be read when the reader is so many places beyond it."""
         self.length = length
         self.k = k
         self._lag = lag

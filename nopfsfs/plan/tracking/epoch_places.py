@@ -210,7 +210,7 @@ class EpochPlaces:
             cursor.widen(self.k)
 
     def catch_up(self, rows: list[int]) -> None:
-        """Note rows opened while another epoch was believed in: those before where the reader is are of this epoch.
+        """Note rows that were opened while another epoch was followed: those before the reader's place are of this one.
 
         They would be waited for, and where few opens show, few that never come fill the window.
         """

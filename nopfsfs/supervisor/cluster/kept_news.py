@@ -30,7 +30,7 @@ class KeptNews:
         self.copies = CopiesByNode.none(len(disk))
 
     async def send_due(self, send: Callable[[CopiesKept], Awaitable[None]]) -> None:
-        """Tell all other nodes what is on the disks here, when that is known and they listen."""
+        """Send all other nodes which copies are on the disks here, once that is known and all ranks have mounted."""
         await self._mounted()
         with trio.move_on_after(KNOWN_S):
             while not self._metrics[Metric.KEPT_FILES]:  # noqa: ASYNC110 another process finds out

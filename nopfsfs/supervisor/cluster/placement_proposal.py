@@ -117,7 +117,7 @@ class PlacementProposal:
         )
 
     def with_classes(self, classes: int) -> PlacementProposal:
-        """The same; nodes have no room in those that it did not speak of."""
+        """The proposal for at least so many storage classes; nodes have no room in those that were added."""
         return replace(self, rooms=np.pad(self.rooms, ((0, 0), (0, max(0, classes - self.rooms.shape[1])))))
 
     def compute(

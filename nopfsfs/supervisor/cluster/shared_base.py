@@ -1,7 +1,7 @@
 """The durations of requests at an idle source, as the nodes of a job agree upon them: one base for all their tuners.
 
-Each node tells the leader what its drains have shown. The leader tells all what they have shown together. A node that
-hears nothing goes on with its own base.
+Each node sends the leader what its drains have shown. The leader sends all nodes what the drains of all have shown
+together. A node that receives nothing goes on with its own base.
 """
 
 from __future__ import annotations

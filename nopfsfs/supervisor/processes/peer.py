@@ -60,13 +60,13 @@ class PeerHandle:
         self._events, self.events = trio.open_memory_channel[ClusterEvent](EVENTS_MOST)
 
     async def begin(self, state_dir: str) -> None:
-        """Give it what it needs; before all else. Raises OSError: it cannot be written down."""
+        """Send the peer process the arena, before all else. Raises OSError: its pid cannot be written down."""
         write_pids(state_dir, {"peer": peer_credentials(self._socket.getsockopt)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
         await self._send(messages.UseArena(), self._arena)
 
     async def run(self) -> None:
-        """Take what the peer process says, until it is gone."""
+        """Receive the messages of the peer process until it is gone."""
         while not self.lost:
             try:
                 message = self._socket.recv(messages.MESSAGE_MAX)
