@@ -141,6 +141,7 @@ BENCHMARKS = (
     *tuned(),
     Benchmark("choice/slow_disk/*", "a disk that becomes slower than the source", bench_choice.disk_entries),
     Benchmark("choice/hung_node/*", "a node that hangs", bench_choice.node_entries),
+    Benchmark("supervisor/*", "what looks and answers cost the supervisor", bench_seeing.cost_entries),
     Benchmark("seeing/*", "reads of cached files while somebody watches", bench_seeing.entries),
     *peers("mpich"),
     *peers("openmpi"),
