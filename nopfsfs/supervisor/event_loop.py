@@ -21,7 +21,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.policy.budget import charge
-from nopfsfs.policy.next_use import nothing_known
+from nopfsfs.policy.next_use import NONE, nothing_known
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.page_cache_audit import PageCacheAudit
 from nopfsfs.policy.stream_scan import Rows
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
 READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 300 µs that the readers could have
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
+QUIET_S, QUIET_PAUSE_S = 2.0, 0.2  # after so long without reads and commands: a job finds its first files staged
 WORK_PAUSE_S = 0.03  # between two looks for work of the plan, at least
 EVENTS_AT_ONCE = 4096
 AUDIT_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
@@ -84,7 +85,7 @@ class EventLoop:
         self.awaiting_plan = False  # while a plan is being made
         self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
         self._copy_opens: Callable[[SeenOpens], None] | None = None
-        self._wake_at = -math.inf
+        self._wake_at = self._quiet_at = -math.inf
         self._unclosed = 0  # events to take before `events_lost`: the closes of the opens among them may be lost
         self._said: tuple[str, str | None, str | None] | None = None
 
@@ -174,7 +175,10 @@ class EventLoop:
                 self.looked.unpark_all()
             # Where not all pages may stay, what is read has to be dropped soon.
             busy = staged or ordered or hurries or (read and self.policy.pushes.bounded)
-            await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)
+            if ordered or read or self.policy.fetches.under_way:
+                self._quiet_at = now + QUIET_S
+            idle_s = IDLE_PAUSE_S if now < self._quiet_at else QUIET_PAUSE_S
+            await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else idle_s)
 
     def _begin_anew(self) -> None:
         """Recover after a fault: take staged files from the column, and count open files as closed."""
@@ -354,7 +358,7 @@ class EventLoop:
         self.audit.lost(pushes.evictions_read - self._evictions_read)
         self._evictions_read = pushes.evictions_read
         follower = self.follower
-        position, upcoming = (follower.position, follower.upcoming) if follower is not None else (0, _nothing)
+        position, upcoming = (0, lambda *_: NONE) if follower is None else (follower.position, follower.upcoming)
         rows = self.audit.choose(position, upcoming)
         self._audited = self.audit.looked_at if rows else -1
         if rows:
@@ -394,7 +398,3 @@ class EventLoop:
         soonest_first = ahead[np.sort(first)]
         unplanned = held[~np.isin(held, soonest_first)]
         return np.concatenate([unplanned, soonest_first[::-1]])
-
-
-def _nothing(start: int, count: int) -> Rows:
-    return np.zeros(0, np.int64)

@@ -221,6 +221,35 @@ def test_searches_begin_with_the_opens_that_they_need(bench: Bench) -> None:
     assert woken - seen <= module.STAGING_PAUSE_S
 
 
+def test_while_nothing_happens_it_looks_five_times_a_second_and_sees_what_begins(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    step = bench.loop.step
+    monkeypatch.setattr(bench.loop, "step", lambda: (looks.append(trio.current_time()), step())[1])
+    seen: list[float] = []
+
+    async def main() -> None:
+        bench.loop.follow(follower())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.loop.run)
+            await trio.sleep(10)
+            looks.clear()
+            await trio.sleep(60)
+            assert len(looks) <= 60 / module.QUIET_PAUSE_S + 1
+            for row in (0, 1):
+                began = trio.current_time()
+                bench.server.put(Event.OPEN, row, 1)
+                while bench.loop.observed == row:  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+                seen.append(trio.current_time() - began)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005))
+    assert seen[0] <= module.QUIET_PAUSE_S + 0.001
+    assert seen[1] <= module.READING_PAUSE_S + 0.001
+
+
 def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "monotonic_ns", itertools.count(1).__next__)
     seen: list[tuple[str, int]] = []
