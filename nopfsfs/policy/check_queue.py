@@ -7,8 +7,9 @@ import os
 import numpy as np
 import numpy.typing as npt
 
+from nopfsfs.policy.copy_flags import ON_DISK, PRESENT, STAGED
 from nopfsfs.policy.file_request import FAILURES_KEPT, FileRequest, Tally
-from nopfsfs.policy.residency import ON_DISK, PRESENT, STAGED, Residency
+from nopfsfs.policy.residency import Residency
 from nopfsfs.protocol.ring import NOT_HELD
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 

@@ -9,11 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.policy.fetch_scheduler import FetchScheduler
-from nopfsfs.policy.file_request import DEALT_AT_ONCE, UNDER_WAY_MOST, FileRequest, Tally
-from nopfsfs.policy.push_scheduler import Paged, PushScheduler
-from nopfsfs.policy.residency import (
-    EVICTING,
+from nopfsfs.policy.copy_flags import (
     FETCHING,
     HOME,
     NEW,
@@ -25,8 +21,11 @@ from nopfsfs.policy.residency import (
     STAGED,
     UNDECIDED,
     WRITING,
-    Residency,
 )
+from nopfsfs.policy.fetch_scheduler import FetchScheduler
+from nopfsfs.policy.file_request import DEALT_AT_ONCE, UNDER_WAY_MOST, FileRequest, Tally
+from nopfsfs.policy.push_scheduler import Paged, PushScheduler
+from nopfsfs.policy.residency import Residency
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 # Parts of a row that are being dropped. BUSY: none yet.
@@ -148,9 +147,8 @@ class DropQueue:
         residency.kept.discard(row)
         self._fetches.read_done(row)
         if residency.homes.is_placed(row):
-            if not self._state_of[row] & EVICTING:
-                self._state_of[row] |= EVICTING
-                residency.commands.add(StagerCommand.EVICT, row)
+            if residency.is_staged(row):
+                residency.evict(row)
             return
         if self._state_of[row] & STAGED:
             residency.charge_stream(row)

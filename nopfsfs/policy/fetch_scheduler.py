@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from nopfsfs.policy.copy_flags import FETCHING, KERNEL_READS, PENDING, PRESENT, STAGED
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.pending_reads import PendingReads
 from nopfsfs.policy.push_scheduler import PushScheduler
-from nopfsfs.policy.residency import FETCHING, KERNEL_READS, PENDING, PRESENT, STAGED, Residency
+from nopfsfs.policy.residency import Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming, scan
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 
@@ -55,8 +56,7 @@ class FetchScheduler:
 
     def ended(self, row: int) -> None:
         """Record that no fetch of the row is under way."""
-        if self._state_of[row] & FETCHING:
-            self._state_of[row] &= ~FETCHING
+        if self._residency.end_fetch(row):
             if self.last and row in self.last:
                 self.last.discard(row)
             else:

@@ -6,8 +6,9 @@ file goes from the source to disk by blocks. A copy has its home, and its room, 
 
 from __future__ import annotations
 
+from nopfsfs.policy.copy_flags import KERNEL_READS, ON_DISK, WRITING
 from nopfsfs.policy.homes import Home
-from nopfsfs.policy.residency import KERNEL_READS, ON_DISK, WRITING, Residency
+from nopfsfs.policy.residency import Residency
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 

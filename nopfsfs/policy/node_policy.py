@@ -16,6 +16,7 @@ import numpy.typing as npt
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.check_queue import CheckQueue
 from nopfsfs.policy.command_list import CommandList
+from nopfsfs.policy.copy_flags import OPEN, PENDING, STAGED
 from nopfsfs.policy.drop_queue import ARENA, DISK, PAGES, DropQueue
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.homes import Home
@@ -24,7 +25,7 @@ from nopfsfs.policy.large_reads import LargeReads
 from nopfsfs.policy.next_use import NextUses
 from nopfsfs.policy.open_files import OpenFiles
 from nopfsfs.policy.push_scheduler import Paged, PushScheduler
-from nopfsfs.policy.residency import MAY_PASS, OPEN, PENDING, STAGED, Residency
+from nopfsfs.policy.residency import Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming
 from nopfsfs.policy.warm_queue import WarmQueue
 from nopfsfs.protocol.supervisor_stager import StagerCommand
@@ -309,7 +310,7 @@ class NodePolicy:
 
     def let_pass(self, rows: npt.NDArray[np.bool_]) -> None:
         """Expect that the kernel will read these rows, b[n], by itself soon after they are on disk."""
-        self.residency.state[rows] |= MAY_PASS
+        self.residency.let_pass(rows)
 
     def apply_placement(self, local: npt.NDArray[np.int8], furthest: Rows) -> None:
         """Apply the placement of the cluster: see `Residency`. `furthest` has all rows of `held`."""

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.copy_flags import FETCHING, KERNEL_READS, MAY_PASS, OPEN, PRESENT, PUSHING, STAGED
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.next_use import NextUseOrder
 from nopfsfs.policy.pending_reads import PendingReads
-from nopfsfs.policy.residency import FETCHING, KERNEL_READS, MAY_PASS, OPEN, PRESENT, PUSHING, STAGED, Residency
+from nopfsfs.policy.residency import Residency
 from nopfsfs.policy.stream_scan import SCAN, Rows, Upcoming, scan
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 

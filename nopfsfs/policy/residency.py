@@ -1,12 +1,10 @@
 """The copies of all files: the state of each, the holds on it, and its home. Pure.
 
-A staged copy stays only while it has a hold. `release` clears a hold, and orders the eviction when it clears the last
+A staged copy stays only while it has a hold. `release` clears a hold, and commands the eviction when it clears the last
 one. So no code has to look for copies that nobody needs.
 """
 
 from __future__ import annotations
-
-from enum import IntFlag
 
 import numpy as np
 import numpy.typing as npt
@@ -14,41 +12,28 @@ import numpy.typing as npt
 from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import CommandList
+from nopfsfs.policy.copy_flags import (
+    EVICTING,
+    FETCHING,
+    HOME,
+    KERNEL_READS,
+    MAY_PASS,
+    NEW,
+    OFFERED,
+    ON_DISK,
+    OPEN,
+    PRESENT,
+    STAGED,
+    STREAM,
+    UNDECIDED,
+    WRITING,
+)
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 Rows = npt.NDArray[np.int64]
 
 
-class Copy(IntFlag):
-    """The state of a row's copies."""
-
-    FETCHING = 1  # a fetch is commanded
-    STAGED = 2  # whole in the arena
-    EVICTING = 4  # an eviction is commanded
-    STREAM = 8  # charged to the part of the arena for files that do not stay
-    ON_DISK = 16
-    KERNEL_READS = 32  # on disk, and read from there by the kernel itself
-    MAY_PASS = 64  # the kernel will read the row so, soon after it is on disk
-
-
-class Hold(IntFlag):
-    """A reason to keep a copy in the arena. A row may have a hold before it is staged."""
-
-    OPEN = 1  # a reader has the file open
-    PENDING = 2  # the copy was fetched or found for a read to come
-    WRITING = 4  # the copy is being written to disk
-    PUSHING = 8  # the copy is being pushed
-    UNDECIDED = 16  # the file was read, and Belady's rule is yet to decide
-    OFFERED = 32  # another node will fetch the copy
-    NEW = 64  # staged since the last `decide`, so that an open of the same moment counts
-    HOME = 128  # the home of the file is in memory
-
-
-# Bound once, as plain numbers: operations on members of an enumeration cost as much as the rest of a short call.
-FETCHING, STAGED, EVICTING, STREAM, ON_DISK, KERNEL_READS, MAY_PASS = map(int, Copy)
-OPEN, PENDING, WRITING, PUSHING, UNDECIDED, OFFERED, NEW, HOME = map(int, Hold)
-PRESENT = STAGED | EVICTING  # of these, a copy that stays for now has only STAGED
 _UNPLACED, _RAM, _DISK, _STREAM = Home
 _EVICT = StagerCommand.EVICT
 
@@ -89,8 +74,12 @@ class Residency:
         left = self.holds_of[row] & ~(reason | NEW)
         self.holds_of[row] = left
         if not left and self.state_of[row] & PRESENT == STAGED:
-            self.state_of[row] |= EVICTING
-            self.commands.add(_EVICT, row)
+            self.evict(row)
+
+    def evict(self, row: int) -> None:
+        """Command the eviction of a staged copy, whatever holds it: nothing does, or people want to be rid of it."""
+        self.state_of[row] |= EVICTING
+        self.commands.add(_EVICT, row)
 
     def release_later(self, row: int, reason: int) -> None:
         """End a hold, but keep the copy until `decide`: it may get another hold by then."""
@@ -132,6 +121,12 @@ class Residency:
         """Record that a fetch of the row is commanded."""
         self.state_of[row] |= FETCHING
         self.charge_stream(row)
+
+    def end_fetch(self, row: int) -> bool:
+        """Record that no fetch of the row is under way; return whether one was."""
+        under_way = bool(self.state_of[row] & FETCHING)
+        self.state_of[row] &= ~FETCHING
+        return under_way
 
     def staged(self, row: int) -> None:
         """Record that the row is whole in the arena, by a fetch or by a demand."""
@@ -222,6 +217,10 @@ class Residency:
         """Record whether the kernel reads the row from its copy on disk by itself."""
         flags = KERNEL_READS | MAY_PASS
         self.state_of[row] = self.state_of[row] | flags if yes else self.state_of[row] & ~flags
+
+    def let_pass(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Expect that the kernel will read these rows, b[n], by itself soon after they are on disk."""
+        self.state[rows] |= MAY_PASS
 
     def off_disk(self, row: int, *, again: bool) -> None:
         """Record that the row has no copy on disk (any more). `again`: the row may get its room at its next use."""

@@ -15,11 +15,12 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
+from nopfsfs.policy.copy_flags import EVICTING, FETCHING, ON_DISK, PRESENT, STAGED, WRITING
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.file_request import DEALT_AT_ONCE, FAILURES_KEPT, UNDER_WAY_MOST, FileRequest, Tally
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_files import LargeFiles
-from nopfsfs.policy.residency import EVICTING, FETCHING, ON_DISK, PRESENT, STAGED, WRITING, Residency
+from nopfsfs.policy.residency import Residency
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 

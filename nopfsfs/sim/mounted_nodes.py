@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from nopfsfs.placement import methods
 from nopfsfs.placement.methods import NOWHERE
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.copy_flags import ON_DISK
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.residency import ON_DISK
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.sim.fluid import PEER, SOURCE, STORED, Reads
 from nopfsfs.sim.policies import Policy, SimJob

@@ -10,11 +10,11 @@ from collections import deque
 import numpy as np
 
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.copy_flags import EVICTING, STAGED, Copy, Hold
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
-from nopfsfs.policy.residency import EVICTING, STAGED, Copy, Hold
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from nopfsfs.policy import file_request
+from nopfsfs.policy.copy_flags import PRESENT, Copy
 from nopfsfs.policy.drop_queue import DropRequest
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.push_scheduler import Paged
-from nopfsfs.policy.residency import PRESENT, Copy
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.splits import split
 

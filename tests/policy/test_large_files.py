@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from nopfsfs.placement.methods import NOWHERE
+from nopfsfs.policy.copy_flags import ON_DISK, WRITING
 from nopfsfs.policy.drop_queue import DropRequest
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.residency import ON_DISK, WRITING
 from nopfsfs.policy.warm_queue import WarmRequest
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.splits import split

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.policy import stream_scan
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.copy_flags import KERNEL_READS
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_reads import DROP_BYTES
@@ -21,7 +22,6 @@ from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from nopfsfs.policy.pending_reads import PASSED_BY
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
-from nopfsfs.policy.residency import KERNEL_READS
 from nopfsfs.policy.stream_scan import SCAN, SCAN_STEPS
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.examples import examples

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import CommandList
+from nopfsfs.policy.copy_flags import OPEN, PUSHING
 from nopfsfs.policy.push_scheduler import Paged, PushScheduler
-from nopfsfs.policy.residency import OPEN, PUSHING, Residency
+from nopfsfs.policy.residency import Residency
 from tests.examples import examples
 
 N = 24

@@ -14,8 +14,8 @@ import pytest
 
 from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.policy import fetch_scheduler, stream_scan
+from nopfsfs.policy.copy_flags import NEW
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.residency import NEW
 from tests.policy.reference import node_policy as reference
 from tests.policy.reference.twin import EVENTS, Twin
 from tests.policy.simulated import World

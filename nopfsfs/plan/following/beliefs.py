@@ -236,7 +236,7 @@ class Beliefs:
             if same_order(order.hypothesis, track.hypothesis):
                 before = track.places.rows_opened()  # dealt out otherwise, or to further ranks: what was opened was
             track.switch_epoch(order)
-        track.agreement.state = PlanState.WATCHING
+        track.agreement.watch()
         track.places.already(before)
         track.places.begin([*before, *(row for row, _, _ in opens)])
         explained = [one for one in opens if track.observe(one[0], one[1]) is not OpenVerdict.AGAINST]

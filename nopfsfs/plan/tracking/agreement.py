@@ -103,6 +103,14 @@ class Agreement:
         self.was_locked = True
         self.against = 0
 
+    def watch(self) -> None:
+        """Begin with a plan that is not confirmed."""
+        self.state = PlanState.WATCHING
+
+    def begin_epoch(self) -> None:
+        """Forget what contradicted the plan in the epoch before."""
+        self.against = 0
+
     def give_up(self, state: PlanState) -> None:
         """Withdraw the trust in the plan, which is followed on in case its reader comes back."""
         self._agreeing = 0

@@ -293,7 +293,7 @@ class Track:
             before = self._left  # this epoch was only expected; that one was read
         self.repeats = self.locked and after == before
         self._switches += 1
-        self.agreement.against = 0
+        self.agreement.begin_epoch()
         self._near, self._far, self._near_since = 0, 0, self.agreement.hits
         self.places.base = 0
         k = self.places.k

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.copy_flags import Copy, Hold
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.residency import Copy, Hold
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from tests.policy.reference.node_policy import NodePolicy as Reference
 
