@@ -29,7 +29,7 @@ from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Ring
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import Answer, AskGrace, Demand
 from nopfsfs.protocol.stager_peer import SILENT_S, LeaseStatus, Record, RecordKind
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.peer_exchange import PeerExchange
@@ -148,7 +148,7 @@ class Stage:
         self._metrics = MetricBlock(self._fds[1], writable=True).block
         self._arena = Arena(self._fds[3], budget)
         source, self.disk = _SlowedSource(os.fsencode(root), index, columns), _SlowedDisk(paths)
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer | AskGrace] = queue.SimpleQueue()
         self._events = Ring(self._fds[2], writable=False)
         self._state = StagerState(
             index=index, columns=columns, metrics=self._metrics, ring=Ring(self._fds[2], writable=True),
@@ -172,7 +172,7 @@ class Stage:
         self._number = 0
 
     def _ask_grace(self, number: int) -> bool:
-        self._answers.put(Answer(0, 0, number, 0))
+        self._answers.put(AskGrace(number))
         return False
 
     def _staged(self) -> tuple[int, int]:
@@ -197,9 +197,9 @@ class Stage:
             self._reading[self._number] = row, time.monotonic()
             self._state.demand(Demand(self._number, row, 0, FILE_BYTES))
 
-    def _take(self, answer: Answer) -> None:
-        if answer.id == 0:
-            self._state.grace_passed(answer.arena)
+    def _take(self, answer: Answer | AskGrace) -> None:
+        if isinstance(answer, AskGrace):
+            self._state.grace_passed(answer.number)
             return
         row, began = self._reading.pop(answer.id)
         self.waits.append((began, time.monotonic() - began))

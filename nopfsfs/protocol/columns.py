@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 13
+LAYOUT = 14
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 

@@ -1,22 +1,21 @@
 """Messages between server and stager: one datagram each on socket pairs (SOCK_SEQPACKET).
 
-Server to stager: a demand, or young reads. Stager to server: its answer, or a grace request. Orders of the supervisor
-are in `supervisor_stager`.
+Orders of the supervisor to the stager are in `supervisor_stager`.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated
 
-_DEMAND = struct.Struct("<QQqI")
-_ANSWER = struct.Struct("<QiqII")
-_YOUNG = struct.Struct("<QQqQQ")  # a message of these has another length than a demand
+from msgspec import Meta
+
+from nopfsfs.protocol.codec import Decoder, Message, Row, UInt
+
 YOUNG_PER_MESSAGE = 100
 YOUNG_S = 100.0  # bytes of a file that was written longer ago change with a trace, on any file system
-DEMAND_MAX = YOUNG_PER_MESSAGE * _YOUNG.size  # bytes of a message to the stager
+TO_STAGER_MAX = 8 + 46 * YOUNG_PER_MESSAGE  # bytes: a read is 5 numbers of 9 bytes at most, behind 1 byte
+TO_SERVER_MAX = 64  # bytes
 
 
 class Origin(IntEnum):
@@ -28,83 +27,77 @@ class Origin(IntEnum):
     SOURCE = 3
 
 
-class Demand(NamedTuple):
-    """A READ that the server cannot answer from a tier. With id 0 it is news. `offset` < 0: grace -offset has passed;
-    `length` > 0: see PING. Else the row's file was seen to have changed at the source."""
+class Demand(Message, frozen=True, tag=1, gc=False):
+    """A READ that the server cannot answer from a tier. The reply is an `Answer` with the same `id`."""
 
-    id: int
-    row: int
-    offset: int
-    length: int
+    id: Annotated[int, Meta(ge=1)]
+    row: Row
+    offset: UInt
+    length: UInt
 
 
-class YoungRead(NamedTuple):
+class FileChanged(Message, frozen=True, tag=2, gc=False):
+    """The row's file was seen to have changed at the source."""
+
+    row: Row
+
+
+class GracePassed(Message, frozen=True, tag=3, gc=False):
+    """Reply to the `AskGrace` of that number: the server reads nothing any more that was withdrawn before that."""
+
+    number: UInt
+
+
+class StagerPing(Message, frozen=True, tag=4, gc=False):
+    """A server asks for a sign of life. The stager's loop replies with `StagerPong`."""
+
+
+class YoungRead(Message, frozen=True, gc=False):
     """Bytes that a server has read from the source by itself, of a file that was young then. `checksum`: xxh3."""
 
-    row: int
-    version: int
-    start: int
-    length: int
-    checksum: int
+    row: Row
+    version: UInt
+    start: UInt
+    length: UInt
+    checksum: UInt
 
 
-class Answer(NamedTuple):
-    """`length` bytes of the demand's range lie at `arena`, or `errno` says why not. There are fewer bytes than asked
-    where a block ends, and 0 at the end of file. An answer with id 0 asks for grace number `arena`. Number 0, which
-    comes first, says that the server is known here. From then on the server may read the arena, and is asked before any
-    of it is used again. See PONG."""
+class YoungFilesRead(Message, frozen=True, tag=5):
+    """Reads of young files, up to YOUNG_PER_MESSAGE."""
 
-    id: int
-    errno: int
-    arena: int
-    length: int
-    origin: int = 0
+    reads: Annotated[list[YoungRead], Meta(max_length=YOUNG_PER_MESSAGE)]
 
 
-# A server asks for a sign of life, and the stager's loop gives it. Both have id 0.
-PING = Demand(0, 0, 0, 1)
-PONG = Answer(0, 0, -1, 0)
+ToStager = Demand | FileChanged | GracePassed | StagerPing | YoungFilesRead
 
 
-def pack_demand(demand: Demand) -> bytes:
-    return _DEMAND.pack(*demand)
+class Answer(Message, frozen=True, tag=11, gc=False):
+    """Reply to the demand of that `id`: `length` bytes of its range lie at `arena`, or `errno` says why not. There are
+    fewer bytes than asked where a block ends, and 0 at the end of file."""
+
+    id: UInt
+    errno: UInt
+    arena: UInt
+    length: UInt
+    origin: Origin = Origin.RAM
 
 
-def unpack_demand(message: bytes) -> Demand:
-    """Raises ValueError for garbage."""
-    if len(message) != _DEMAND.size:
-        raise ValueError("demand of wrong length")
-    return Demand(*_DEMAND.unpack(message))
+class Welcome(Message, frozen=True, tag=12, gc=False):
+    """The stager knows this server. The message comes first. From then on the server may read the arena, and is asked
+    before any of it is used again."""
 
 
-def pack_young(reads: Sequence[YoungRead]) -> bytes:
-    """A message of up to YOUNG_PER_MESSAGE reads."""
-    return b"".join(_YOUNG.pack(*read) for read in reads)
+class AskGrace(Message, frozen=True, tag=13, gc=False):
+    """Grace request: the server is to reply with `GracePassed` when it reads nothing any more that was withdrawn
+    before."""
+
+    number: UInt
 
 
-def has_young(message: bytes) -> bool:
-    """True for a message of young reads."""
-    return len(message) > 0 and len(message) % _YOUNG.size == 0
+class StagerPong(Message, frozen=True, tag=14, gc=False):
+    """Reply to StagerPing."""
 
 
-def unpack_young(message: bytes) -> list[YoungRead]:
-    """Raises ValueError for garbage."""
-    if not has_young(message):
-        raise ValueError("young reads of wrong length")
-    return [YoungRead(*fields) for fields in _YOUNG.iter_unpack(message)]
-
-
-def is_news(message: bytes) -> bool:
-    """True for a message to the stager that asks for no bytes."""
-    return has_young(message) or unpack_demand(message).id == 0
-
-
-def pack_answer(answer: Answer) -> bytes:
-    return _ANSWER.pack(*answer)
-
-
-def unpack_answer(message: bytes) -> Answer:
-    """Raises ValueError for garbage."""
-    if len(message) != _ANSWER.size:
-        raise ValueError("answer of wrong length")
-    return Answer(*_ANSWER.unpack(message))
+ToServer = Answer | Welcome | AskGrace | StagerPong
+to_stager: Decoder[ToStager] = Decoder(ToStager)
+to_server: Decoder[ToServer] = Decoder(ToServer)

@@ -226,11 +226,11 @@ class FileAccess:
                 raise pyfuse3.FUSEError(errno.ESTALE)
             view = self._arena[answer.arena : answer.arena + answer.length]
             if not parts and answer.length == end - off:
-                self._count(row, off, end, Origin(answer.origin))
+                self._count(row, off, end, answer.origin)
                 return view
             parts.append(bytes(view))
             at += answer.length
-        self._count(row, off, end, Origin(answer.origin))
+        self._count(row, off, end, answer.origin)
         return b"".join(parts)
 
     async def _read_directly(self, row: int, version: int, off: int, end: int) -> Bytes:

@@ -14,9 +14,24 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from nopfsfs.protocol import server_stager
+from nopfsfs.protocol.codec import ProtocolError, encode
 from nopfsfs.protocol.outbox import Outbox
-from nopfsfs.protocol.server_stager import Answer, Demand, YoungRead
+from nopfsfs.protocol.server_stager import (
+    TO_SERVER_MAX,
+    Answer,
+    AskGrace,
+    Demand,
+    FileChanged,
+    GracePassed,
+    StagerPing,
+    StagerPong,
+    ToStager,
+    Welcome,
+    YoungFilesRead,
+    YoungRead,
+    to_server,
+    to_stager,
+)
 from nopfsfs.system.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -84,28 +99,28 @@ class StagerClient:
     async def report_changed(self, row: int) -> None:
         """Report to the stager that a row's file is not the indexed one any more."""
         with contextlib.suppress(StagerGone):
-            self._send(Demand(0, row, 0, 0))
+            self._send(FileChanged(row))
 
     def report_young(self, reads: Sequence[YoungRead]) -> bool:
         """Report bytes of young files that this server has read by itself; False while the stager takes nothing."""
         if not self.alive or len(self._out):
             return False
-        return self._put(server_stager.pack_young(reads))
+        return self._put(YoungFilesRead(list(reads)))
 
     def leave(self) -> None:
         """Take no more answers: the stager has stopped for good, though its socket may stay open."""
         self._left.set()
 
-    def _send(self, demand: Demand, *, always: bool = False) -> None:
+    def _send(self, message: ToStager, *, always: bool = False) -> None:
         """Send now, or when there is room in the socket. Raises StagerGone, also where too many messages wait, unless
         `always`."""
-        if not self._put(server_stager.pack_demand(demand), always=always):
+        if not self._put(message, always=always):
             raise StagerGone
 
-    def _put(self, message: bytes, *, always: bool = False) -> bool:
+    def _put(self, message: ToStager, *, always: bool = False) -> bool:
         """Send now, or when there is room in the socket. False: the stager is gone, or too many messages wait."""
         try:
-            sent = self._socket.fileno() >= 0 and self._out.send(message, always=always)
+            sent = self._socket.fileno() >= 0 and self._out.send(encode(message), always=always)
         except OSError:
             return False
         if sent and len(self._out):
@@ -119,7 +134,7 @@ class StagerClient:
             nursery.start_soon(self._watch)
             nursery.start_soon(self._cancel_when_left, nursery.cancel_scope)
             try:
-                while message := await self._socket.recv(256):
+                while message := await self._socket.recv(TO_SERVER_MAX):
                     self._take(message, nursery)
             except OSError as e:
                 log.warning("stager: %s", e)
@@ -169,34 +184,35 @@ class StagerClient:
     def _ping(self) -> None:
         self._pinged = True
         with contextlib.suppress(StagerGone):
-            self._send(server_stager.PING, always=True)  # without an answer to it nothing would be asked ever again
+            self._send(StagerPing(), always=True)  # without an answer to it nothing would be asked ever again
 
     def _pass_by(self) -> None:
         log.warning("the stager does not answer; reading the source until it does")
         self.silent = True
-        self._out.keep(server_stager.is_news)
+        self._out.keep(_asks_for_no_bytes)
         self._give_up()
 
-    def _take(self, message: bytes, nursery: trio.Nursery) -> None:
+    def _take(self, data: bytes, nursery: trio.Nursery) -> None:
         try:
-            answer = server_stager.unpack_answer(message)
-        except ValueError as e:
-            log.error("answer refused: %s", e)
+            message = to_server.decode(data)
+        except ProtocolError as e:
+            log.error("message of the stager refused: %s", e)
             return
-        if answer.id:
-            wait = self._waiting.get(answer.id)
-            if wait is not None:
-                wait.answer = answer
-                wait.event.set()
-        elif answer == server_stager.PONG:
-            self._pong_received()
-        elif answer.arena == 0:
-            if not self._left.is_set():  # else the arena may be that of another stager already
+        match message:
+            case Answer():
+                wait = self._waiting.get(message.id)
+                if wait is not None:
+                    wait.answer = message
+                    wait.event.set()
+            case StagerPong():
+                self._pong_received()
+            case Welcome() if not self._left.is_set():  # else the arena may be that of another stager already
                 self._known = True
                 self._welcomed()
-        else:
-            # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
-            nursery.start_soon(self._pass_grace, answer.arena)
+            case AskGrace(number):
+                # In a task of its own: answers must be taken even while the stager takes no demands, or both would
+                # wait.
+                nursery.start_soon(self._pass_grace, number)
 
     def _pong_received(self) -> None:
         self._pinged = False
@@ -213,7 +229,12 @@ class StagerClient:
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
         with contextlib.suppress(StagerGone):
-            self._send(Demand(0, 0, -number, 0), always=True)  # the stager asks for one at a time, and waits for it
+            self._send(GracePassed(number), always=True)  # the stager asks for one at a time, and waits for it
+
+
+def _asks_for_no_bytes(message: bytes) -> bool:
+    """True for a message to the stager that is no demand."""
+    return not isinstance(to_stager.decode(message), Demand)
 
 
 class _WaitingDemand:

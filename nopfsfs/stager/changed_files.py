@@ -87,6 +87,13 @@ class ChangedFiles:
         with contextlib.suppress(OSError):
             self.look(row)
 
+    def noticed_apart(self, row: int) -> None:
+        """Do what `noticed` does in a thread of its own, which the source may hold."""
+        try:
+            threading.Thread(target=self.noticed, args=(row,), daemon=True).start()
+        except RuntimeError as e:
+            log.warning("row %d has changed, which its next read will report again: %s", row, e)
+
     def look(self, row: int) -> bool:
         """Look at a row again; True when there was a change. Raises OSError."""
         if not 0 <= row < self._index.n:

@@ -68,7 +68,7 @@ class Demands:
         answer = self._answer_now(demand, since, again=again)
         if answer is not None:
             self._answer(answer)  # under the lock: see `WholeLoads.block_ended`
-        if 0 <= demand.row < self._index.n and demand.offset >= 0:
+        if demand.row < self._index.n:
             # After the answer: this may give up the very block that the answer names.
             version = int(self._columns.version[demand.row])
             for load in self._ranges.ahead(demand.row, demand.offset // self._ranges.block, version):
@@ -77,7 +77,7 @@ class Demands:
     def _answer_now(self, demand: Demand, since: float, *, again: bool) -> Answer | None:
         """The answer to a demand; None when one will come, at the end of a block."""
         row, start = demand.row, demand.offset
-        if not self._index.n_dirs <= row < self._index.n or start < 0:
+        if not self._index.n_dirs <= row < self._index.n:
             return Answer(demand.id, errno.EIO, 0, 0)
         end = min(start + demand.length, self._source.size(row))
         if start >= end:

@@ -22,9 +22,11 @@ import numpy as np
 from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.dataset import index_file
 from nopfsfs.policy.choice import ExpectedLanes
-from nopfsfs.protocol import server_stager, supervisor_stager
+from nopfsfs.protocol import supervisor_stager
+from nopfsfs.protocol.codec import ProtocolError
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
 from nopfsfs.protocol.ring import Ring
+from nopfsfs.protocol.server_stager import TO_STAGER_MAX, Demand, FileChanged, YoungFilesRead, to_stager
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
@@ -259,7 +261,7 @@ class StagerProcess:
                         sign.look(changed=True)
                     elif isinstance(key.data, PeerLink):
                         exchange.attend(key.data)
-                    elif not self._take_demand(cast(socket.socket, key.fileobj), key.data):
+                    elif not self._take_message(cast(socket.socket, key.fileobj), key.data):
                         selector.unregister(key.fileobj)
                         del self._servers[cast(socket.socket, key.fileobj)]
                         self._links.remove(key.data)
@@ -343,33 +345,30 @@ class StagerProcess:
         elif command == StagerCommand.QUIESCE:
             self.pusher.leave_mount()
 
-    def _take_demand(self, server: socket.socket, link: int) -> bool:
+    def _take_message(self, server: socket.socket, link: int) -> bool:
+        """Act on a message of a server; False when none will come any more."""
         try:
-            message = server.recv(server_stager.DEMAND_MAX)
+            data = server.recv(TO_STAGER_MAX)
         except BlockingIOError:
             return True
         except OSError:
             return False  # killed with answers unread
-        if not message:
+        if not data:
             return False
-        if server_stager.has_young(message):
-            for read in server_stager.unpack_young(message):
-                self._young.note_read(read)
-            return True
         try:
-            demand = self._links.take(link, server_stager.unpack_demand(message))
-        except ValueError as e:
-            log.error("demand refused: %s", e)
+            message = self._links.take(link, to_stager.decode(data))
+        except ProtocolError as e:
+            log.error("message of a server refused: %s", e)
             return True
-        if demand is None:
-            return True
-        if demand.id == 0:
-            try:
-                threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
-            except RuntimeError as e:
-                log.warning("row %d has changed, which its next read will report again: %s", demand.row, e)
-        elif self._state.demand(demand):
-            self._workers.fill()
+        match message:
+            case Demand():
+                if self._state.demand(message):
+                    self._workers.fill()
+            case YoungFilesRead(reads):
+                for read in reads:
+                    self._young.note_read(read)
+            case FileChanged(row):
+                self.changes.noticed_apart(row)
         return True
 
     def _forget(self, row: int) -> None:

@@ -11,9 +11,23 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from nopfsfs.protocol import server_stager
+from msgspec.structs import replace
+
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.outbox import Outbox
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import (
+    Answer,
+    AskGrace,
+    Demand,
+    FileChanged,
+    GracePassed,
+    StagerPing,
+    StagerPong,
+    ToServer,
+    ToStager,
+    Welcome,
+    YoungFilesRead,
+)
 
 # A demand is known here by its link and its own number; a server's own numbers stay below.
 _LINK_SHIFT = 48
@@ -45,7 +59,7 @@ class ServerLinks:
                 self._next = self._next % _LINKS_MASK + 1
             link, self._next = self._next, self._next % _LINKS_MASK + 1
             self._sockets[link], self._boxes[link] = sock, Outbox(sock, _BEHIND_MOST)
-            self._send(link, Answer(0, 0, 0, 0))
+            self._send(link, Welcome())
         return link
 
     def remove(self, link: int) -> None:
@@ -61,20 +75,21 @@ class ServerLinks:
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def take(self, link: int, demand: Demand) -> Demand | None:
-        """A demand under the number that `StagerState` is to know it by. None for a grace that was passed, and for a
-        ping, which are dealt with here."""
-        if demand.id:
-            return demand._replace(id=link << _LINK_SHIFT | demand.id & _NUMBER_MASK)
-        if demand == server_stager.PING:
-            with self._lock:
-                self._send(link, server_stager.PONG)
-            return None
-        if demand.offset >= 0:
-            return demand
-        with self._lock:
-            if -demand.offset == self._grace:
-                self._pass(link)
+    def take(self, link: int, message: ToStager) -> Demand | FileChanged | YoungFilesRead | None:
+        """A message for the stager to act on; a demand under the number that `StagerState` is to know it by. None for a
+        grace that was passed, and for a ping, which are dealt with here."""
+        match message:
+            case Demand():
+                return replace(message, id=link << _LINK_SHIFT | message.id & _NUMBER_MASK)
+            case StagerPing():
+                with self._lock:
+                    self._send(link, StagerPong())
+            case GracePassed(number):
+                with self._lock:
+                    if number == self._grace:
+                        self._pass(link)
+            case FileChanged() | YoungFilesRead():
+                return message
         return None
 
     def _pass(self, link: int) -> None:
@@ -93,7 +108,7 @@ class ServerLinks:
     def answer(self, answer: Answer) -> None:
         """Send an answer to the server that asked, unless it is gone."""
         with self._lock:
-            self._send(answer.id >> _LINK_SHIFT, answer._replace(id=answer.id & _NUMBER_MASK))
+            self._send(answer.id >> _LINK_SHIFT, replace(answer, id=answer.id & _NUMBER_MASK))
 
     def ask(self, number: int) -> bool:
         """Ask all servers to pass grace `number`; True when there is no server."""
@@ -101,16 +116,16 @@ class ServerLinks:
             self._grace = number
             self._asked = set(self._sockets)
             for link in self._sockets:
-                self._send(link, Answer(0, 0, number, 0))
+                self._send(link, AskGrace(number))
             return not self._asked
 
-    def _send(self, link: int, answer: Answer) -> None:
+    def _send(self, link: int, message: ToServer) -> None:
         """Send now, or when the server takes it (lock held)."""
         box = self._boxes.get(link)
         if box is None:
             return
         with suppress(OSError):  # it has ended, which the loop notices when it receives
-            box.send(server_stager.pack_answer(answer))
+            box.send(encode(message))
         self._note(link, box)
 
     def _note(self, link: int, box: Outbox) -> None:

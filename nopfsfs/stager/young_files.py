@@ -113,10 +113,11 @@ class YoungFiles:
     def note_read(self, read: YoungRead) -> None:
         """Note bytes by their checksum. Those of another version, or of no file, are passed over."""
         row = read.row
-        if not 0 <= row < len(self._sure) or self._columns.version[row] != read.version:
+        if row >= len(self._sure) or self._columns.version[row] != read.version:
             return
-        if 0 <= read.start <= self._source.size(row) - read.length and (due := self._due(row, read.version)):
-            self._add_new(_Part(due, next(self._numbers), *read))
+        if read.start + read.length <= self._source.size(row) and (due := self._due(row, read.version)):
+            part = _Part(due, next(self._numbers), row, read.version, read.start, read.length, read.checksum)
+            self._add_new(part)
 
     def note_staged(self, index: Index) -> None:
         """Note the young files whose checksum a stager before this one has published. That stager's notes went with it,

@@ -4,7 +4,6 @@ state of a stager with a peer process and servers at its sockets."""
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -34,7 +33,7 @@ from nopfsfs.protocol.between_supervisors import (
     ProposedPlacement,
     from_cluster,
 )
-from nopfsfs.protocol.codec import Message, encode
+from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import RecordKind as Local
@@ -55,6 +54,7 @@ from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.worker_threads import WorkerThreads
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -109,7 +109,7 @@ class PeersInput(Input):
         readers: list[Callable[[bytes], object]] = [
             of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
             stager_peer.unpack, supervisor_server.to_server.decode, supervisor_server.from_server.decode,
-            supervisor_stager.unpack_command, local.unpack_demand, local.unpack_answer, local.unpack_young,
+            supervisor_stager.unpack_command, local.to_stager.decode, local.to_server.decode,
         ]  # fmt: skip
         for _ in range(MESSAGES):
             data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))
@@ -132,7 +132,7 @@ class PeersInput(Input):
                 command = rng.choice(list(supervisor_stager.StagerCommand))
                 return supervisor_stager.pack_commands(command, rows, signed(rng))[0]
             case 2:
-                return struct.pack("<QQqI", number(rng), number(rng), signed(rng), number(rng, 32))
+                return encode(rng.choice((self._of_server, self._to_server))(rng))
             case 3:
                 return self._between_nodes(rng)
         return self._of_processes(rng, rng.choice(list(Local)))
@@ -147,6 +147,20 @@ class PeersInput(Input):
             supervisor_server.Interrupt(n), supervisor_server.MeetStager(n, n), supervisor_server.Ready(),
         )  # fmt: skip
         return rng.choice(messages)
+
+    def _of_server(self, rng: Random) -> local.ToStager:
+        """A message to the stager. Some numbers are out of their ranges, others those of a file that there is."""
+        n, row = number(rng), rng.choice((rng.choice(self.files), number(rng, 40), signed(rng)))
+        start = rng.choice((rng.randrange(20_000), signed(rng)))
+        young = local.YoungRead(row, rng.randrange(2), start, number(rng, 12), n)
+        demand, youngs = local.Demand(number(rng, 8), row, start, number(rng, 32)), [young] * rng.randrange(3)
+        news = local.FileChanged(row), local.GracePassed(n), local.StagerPing(), local.YoungFilesRead(youngs)
+        return rng.choice((demand, *news))
+
+    def _to_server(self, rng: Random) -> local.ToServer:
+        n = number(rng)
+        answer = local.Answer(n, number(rng, 8), n, n, rng.choice(list(local.Origin)))
+        return rng.choice((answer, local.Welcome(), local.AskGrace(n), local.StagerPong()))
 
     def _of_cluster(self, rng: Random) -> Message:
         """A message of another node's supervisor."""
@@ -255,8 +269,8 @@ class PeersInput(Input):
                     case 2:
                         bench.peer_says(mutated(rng, self._of_processes(rng, rng.choice(list(Local)))))
                     case 3:
-                        demand = number(rng, 8), number(rng), signed(rng), number(rng, 32)
-                        bench.server_says(struct.pack("<QQqI", *demand))
+                        data = encode(self._of_server(rng))
+                        bench.server_says(mutated(rng, data) if rng.random() < 0.2 else data)
                     case 4:
                         bench.server_asks(rng.choice(self.files), rng.randrange(20_000), rng.randrange(1, 20_000))
                     case 5:
@@ -277,17 +291,17 @@ class Bench:
         self.arena = Arena(self.fds[3], ARENA)
         self.links = ServerLinks()
         self.source = Source(os.fsencode(root), index, self.columns)
+        metrics = MetricBlock(self.fds[1], writable=True).block
+        self.young = YoungFiles(source=self.source, columns=self.columns, metrics=metrics, file_system=None, n=index.n)
         self.state = StagerState(
-            index=index, columns=self.columns, metrics=MetricBlock(self.fds[1], writable=True).block,
-            ring=Ring(self.fds[2], writable=True), arena=self.arena, source=self.source, concurrency=4,
-            answer=self.links.answer, ask_grace=self.links.ask, block=BLOCK, range_block=BLOCK,
-            clock=lambda: self.now,
+            index=index, columns=self.columns, metrics=metrics, ring=Ring(self.fds[2], writable=True),
+            arena=self.arena, source=self.source, concurrency=4, answer=self.links.answer, ask_grace=self.links.ask,
+            block=BLOCK, range_block=BLOCK, clock=lambda: self.now,
         )  # fmt: skip
         self.state.set_budget(ARENA, ARENA // 2, ARENA // 4)
         reader = BlockReader(
-            self.columns, MetricBlock(self.fds[1], writable=True).block, self.arena, self.source, disks=None,  # type: ignore[arg-type]
-            copy_lost=lambda row, disk: False,
-        )  # fmt: skip
+            self.columns, metrics, self.arena, self.source, None, copy_lost=lambda row, disk: False  # type: ignore[arg-type]
+        )
         self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
         self.exchange = PeerExchange(self.state)
         self.server, end = sequenced_pair()
@@ -327,20 +341,23 @@ class Bench:
             pass
 
     def server_says(self, message: bytes) -> None:
-        """As the stager takes it (`StagerProcess._take_demand`)."""
+        """As the stager takes it (`StagerProcess._take_message`)."""
         try:
-            demand = self.links.take(self.link, local.unpack_demand(message))
-        except ValueError:
+            found = self.links.take(self.link, local.to_stager.decode(message))
+        except ProtocolError:
             return
         if passed := self.links.take_passed():
             self.state.grace_passed(passed)
-        if demand is not None and demand.id:
-            self.state.demand(demand)
+        if isinstance(found, local.Demand):
+            self.state.demand(found)
+        elif isinstance(found, local.YoungFilesRead):
+            for read in found.reads:
+                self.young.note_read(read)
 
     def server_asks(self, row: int, offset: int, length: int) -> None:
         number = 1 << 32 | len(self.asked) + 1
         self.asked[number] = (row, offset, length)
-        self.server_says(local.pack_demand(local.Demand(number, row, offset, length)))
+        self.server_says(encode(local.Demand(number, row, offset, length)))
 
     def work(self) -> None:
         """All that there is to do; the server takes its answers."""
@@ -353,14 +370,14 @@ class Bench:
 
     def _take(self) -> bool:
         try:
-            answer = local.unpack_answer(self.server.recv(256))
+            message = local.to_server.decode(self.server.recv(local.TO_SERVER_MAX))
         except BlockingIOError:
             return False
-        if answer.id:
-            self.answered.add(answer.id)
-            self._compare(answer)
-        elif answer.arena:
-            self.server_says(local.pack_demand(local.Demand(0, 0, -answer.arena, 0)))
+        if isinstance(message, local.Answer):
+            self.answered.add(message.id)
+            self._compare(message)
+        elif isinstance(message, local.AskGrace):
+            self.server_says(encode(local.GracePassed(message.number)))
         return True
 
     def _compare(self, answer: local.Answer) -> None:

@@ -9,9 +9,23 @@ from collections.abc import Iterator
 import pytest
 import trio
 import trio.testing
+from msgspec import msgpack
 
-from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.server_stager import (
+    Answer,
+    AskGrace,
+    Demand,
+    FileChanged,
+    GracePassed,
+    StagerPing,
+    StagerPong,
+    ToStager,
+    Welcome,
+    YoungFilesRead,
+    YoungRead,
+    to_stager,
+)
 from nopfsfs.server.stager_client import BEHIND_MOST, StagerClient, StagerGone
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.asynchronous import in_trio
@@ -27,7 +41,14 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 Pair = tuple[socket.socket, socket.socket]
-HELLO = server_stager.pack_answer(Answer(0, 0, 0, 0))
+HELLO = encode(Welcome())
+
+
+def demand_in(data: bytes) -> Demand:
+    """The demand that a message is."""
+    message = to_stager.decode(data)
+    assert isinstance(message, Demand)
+    return message
 
 
 def known(sock: socket.socket, stager: socket.socket) -> StagerClient:
@@ -54,9 +75,9 @@ async def test_nothing_is_asked_of_a_stager_that_has_not_said_that_it_knows_us(p
         assert welcomed == ["now"]
         nursery.start_soon(link.ask, 1, 0, 10)
         await trio.testing.wait_all_tasks_blocked()
-        demand = server_stager.unpack_demand(stager.recv(256))
-        assert demand[1:] == (1, 0, 10)
-        stager.send(server_stager.pack_answer(Answer(demand.id, 0, 0, 10)))
+        demand = demand_in(stager.recv(256))
+        assert (demand.row, demand.offset, demand.length) == (1, 0, 10)
+        stager.send(encode(Answer(demand.id, 0, 0, 10)))
         await trio.testing.wait_all_tasks_blocked()
         stager.close()
     with pytest.raises(StagerGone):
@@ -98,9 +119,9 @@ async def test_answers_find_who_asked_in_whatever_order(pair: Pair) -> None:
         await trio.testing.wait_all_tasks_blocked()
         for row in range(20):
             nursery.start_soon(ask, row)
-        demands = [server_stager.unpack_demand(await stager.recv(256)) for _ in range(20)]
+        demands = [demand_in(await stager.recv(256)) for _ in range(20)]
         for demand in reversed(demands):
-            await stager.send(server_stager.pack_answer(Answer(demand.id, 0, demand.row * 100, 10)))
+            await stager.send(encode(Answer(demand.id, 0, demand.row * 100, 10)))
         while len(got) < 20:
             await trio.testing.wait_all_tasks_blocked()
         stager.close()
@@ -123,17 +144,18 @@ async def test_a_stager_that_takes_nothing_for_a_while_is_waited_for_by_all(pair
         for row in range(count):
             nursery.start_soon(ask, row)
         await trio.testing.wait_all_tasks_blocked()
-        unsent = [server_stager.pack_answer(Answer(0, 0, 1, 0))]
+        unsent = [encode(AskGrace(1))]
         while len(got) < count or not passed:
             try:
                 while True:
-                    demand = server_stager.unpack_demand(stager.recv(256))
-                    if demand.id:
-                        unsent.append(server_stager.pack_answer(Answer(demand.id, 0, 0, 10)))
-                    elif demand == server_stager.PING:  # this took longer than a second
-                        unsent.append(server_stager.pack_answer(server_stager.PONG))
-                    else:
-                        passed += 1
+                    match to_stager.decode(stager.recv(256)):
+                        case Demand(number):
+                            unsent.append(encode(Answer(number, 0, 0, 10)))
+                        case StagerPing():  # this took longer than a second
+                            unsent.append(encode(StagerPong()))
+                        case other:
+                            assert other == GracePassed(1)
+                            passed += 1
             except BlockingIOError:
                 pass
             try:
@@ -164,14 +186,14 @@ async def test_a_grace_passes_after_all_who_were_answered_before_have_run(pair: 
                 nursery.start_soon(ask, row)
             await trio.testing.wait_all_tasks_blocked()
             for _ in range(5):
-                demand = server_stager.unpack_demand(stager.recv(256))
-                stager.send(server_stager.pack_answer(Answer(demand.id, 0, 0, 10)))
-            stager.send(server_stager.pack_answer(Answer(0, 0, repeat + 1, 0)))
+                demand = demand_in(stager.recv(256))
+                stager.send(encode(Answer(demand.id, 0, 0, 10)))
+            stager.send(encode(AskGrace(repeat + 1)))
             readable = trio.socket.from_stdlib_socket(stager.dup())
             with readable:
-                message = server_stager.unpack_demand(await readable.recv(256))
+                message = to_stager.decode(await readable.recv(256))
             stager.setblocking(True)
-            assert (message.id, message.offset) == (0, -(repeat + 1))
+            assert message == GracePassed(repeat + 1)
             assert sorted(ran) == list(range(5))
             ran.clear()
         stager.close()
@@ -232,15 +254,17 @@ def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, ask
             with pytest.raises(StagerGone):
                 await link.ask(1, 0, 10)
             # It goes on, with all that it has found in its socket.
-            found, answers = [], [server_stager.pack_answer(Answer(0, 0, 1, 0))]
-            while server_stager.PING not in found or found[-1] != Demand(0, 0, -1, 0):
+            found: list[ToStager] = []
+            answers = [encode(AskGrace(1))]
+            while StagerPing() not in found or found[-1] != GracePassed(1):
                 with contextlib.suppress(BlockingIOError):
                     while True:
-                        found.append(server_stager.unpack_demand(stager.recv(256)))
-                        if found[-1] == server_stager.PING:
-                            answers.append(server_stager.pack_answer(server_stager.PONG))
-                        elif found[-1].id:  # late: nobody may take this for an answer of his own
-                            answers.append(server_stager.pack_answer(Answer(found[-1].id, 0, 4096, 10)))
+                        found.append(to_stager.decode(stager.recv(256)))
+                        match found[-1]:
+                            case StagerPing():
+                                answers.append(encode(StagerPong()))
+                            case Demand(number):  # late: nobody may take this for an answer of his own
+                                answers.append(encode(Answer(number, 0, 4096, 10)))
                 with contextlib.suppress(BlockingIOError):
                     while answers:
                         stager.send(answers[0])
@@ -253,9 +277,9 @@ def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, ask
 
             nursery.start_soon(ask)
             await trio.testing.wait_all_tasks_blocked()
-            demand = server_stager.unpack_demand(stager.recv(256))
-            assert demand[1:] == (7, 0, 10)
-            stager.send(server_stager.pack_answer(Answer(demand.id, 0, 0, 10)))
+            demand = demand_in(stager.recv(256))
+            assert (demand.row, demand.offset, demand.length) == (7, 0, 10)
+            stager.send(encode(Answer(demand.id, 0, 0, 10)))
             await trio.testing.wait_all_tasks_blocked()
             assert got == [Answer(demand.id, 0, 0, 10)]
             stager.close()
@@ -272,6 +296,28 @@ def everything(stager: socket.socket) -> list[bytes]:
     return found
 
 
+def test_of_what_waits_for_a_stager_that_hangs_only_demands_are_dropped(pair: Pair) -> None:
+    """Nobody reports the rest again."""
+
+    async def test() -> None:
+        link, stager = known(*pair), pair[1]
+        stager.setblocking(False)
+        rest: list[ToStager] = [YoungFilesRead([YoungRead(7, 1, 0, 10, 2**64 - 1)]), FileChanged(9), GracePassed(1)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await trio.testing.wait_all_tasks_blocked()
+            while not len(link._out):
+                link._send(Demand(1, 7, 0, 10))
+            for message in rest:
+                link._send(message)
+            link._send(Demand(2, 7, 0, 10))
+            assert await stopped(link, 1) == [0]
+            assert [to_stager.decode(data) for data in link._out._waiting] == [*rest, StagerPing()]
+            nursery.cancel_scope.cancel()
+
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.02))
+
+
 def test_a_grace_passes_though_no_more_demands_may_wait(pair: Pair) -> None:
     """The stager would wait for it for ever, and use nothing again that it had retired."""
 
@@ -284,13 +330,13 @@ def test_a_grace_passes_though_no_more_demands_may_wait(pair: Pair) -> None:
             with contextlib.suppress(StagerGone):
                 while True:
                     link._send(Demand(1, 7, 0, 10))
-            stager.send(server_stager.pack_answer(Answer(0, 0, 1, 0)))
+            stager.send(encode(AskGrace(1)))
             await trio.testing.wait_all_tasks_blocked()
             last = b""
             while more := everything(stager):
                 last = more[-1]
                 await trio.testing.wait_all_tasks_blocked()
-            assert server_stager.unpack_demand(last) == Demand(0, 0, -1, 0)
+            assert to_stager.decode(last) == GracePassed(1)
             nursery.cancel_scope.cancel()
 
     trio.run(test, clock=trio.testing.MockClock())
@@ -302,14 +348,13 @@ def test_a_slow_source_is_no_hanging_stager(pair: Pair) -> None:
 
     async def test() -> None:
         link, stager = known(*pair), trio.socket.from_stdlib_socket(pair[1])
-        demands: list[Demand] = []
+        heard: list[ToStager] = []
 
         async def live() -> None:
             while message := await stager.recv(256):
-                demand = server_stager.unpack_demand(message)
-                demands.append(demand)
-                if demand == server_stager.PING:
-                    await stager.send(server_stager.pack_answer(server_stager.PONG))
+                heard.append(to_stager.decode(message))
+                if heard[-1] == StagerPing():
+                    await stager.send(encode(StagerPong()))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
@@ -323,13 +368,14 @@ def test_a_slow_source_is_no_hanging_stager(pair: Pair) -> None:
             nursery.start_soon(ask)
             await trio.sleep(100)
             assert (got, link.silent) == ([], False)
-            assert 50 < demands.count(server_stager.PING) <= 400
-            await stager.send(server_stager.pack_answer(Answer(demands[0].id, 0, 0, 10)))
+            assert 50 < heard.count(StagerPing()) <= 400
+            assert isinstance(heard[0], Demand)
+            await stager.send(encode(Answer(heard[0].id, 0, 0, 10)))
             await trio.testing.wait_all_tasks_blocked()
             assert len(got) == 1
-            pings = len(demands)
+            pings = len(heard)
             await trio.sleep(10)
-            assert len(demands) == pings, "nobody waits, nobody asks"
+            assert len(heard) == pings, "nobody waits, nobody asks"
             nursery.cancel_scope.cancel()
 
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.02))
@@ -360,8 +406,9 @@ async def test_garbage_and_answers_nobody_asked_for_are_ignored(pair: Pair) -> N
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         stager.send(b"garbage")
-        stager.send(server_stager.pack_answer(Answer(99, 0, 0, 0)))
+        stager.send(msgpack.encode((11, -1, 0, 0, 0, 0)))  # an answer, but for its number
+        stager.send(encode(Answer(99, 0, 0, 0)))
         await trio.testing.wait_all_tasks_blocked()
         await link.report_changed(7)
-        assert server_stager.unpack_demand(stager.recv(256)) == Demand(0, 7, 0, 0)
+        assert to_stager.decode(stager.recv(256)) == FileChanged(7)
         stager.close()

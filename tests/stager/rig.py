@@ -21,7 +21,7 @@ import numpy as np
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier, new_place
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import Answer, AskGrace, Demand
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.state import StagerState
@@ -86,7 +86,7 @@ class Rig:
         self.arena = Arena(self.fds[3], budget)
         self.source = Failing(os.fsencode(root), self.index, self.columns)
         self.source.prepare()
-        self.messages: deque[Answer] = deque()
+        self.messages: deque[Answer | AskGrace] = deque()
         self.results: dict[int, Result] = {}
         self.asked: dict[int, tuple[int, int, int, int]] = {}  # demand: row, version, offset, length
         self.changed: list[int] = []
@@ -122,7 +122,7 @@ class Rig:
         return self.state.withdraw_disk(row, disk) > 0
 
     def _ask_grace(self, number: int) -> bool:
-        self.messages.append(Answer(0, 0, number, 0))
+        self.messages.append(AskGrace(number))
         return False
 
     def path(self, row: int) -> Path:
@@ -148,8 +148,8 @@ class Rig:
         while self.messages and most:
             most -= 1
             answer = self.messages.popleft()
-            if answer.id == 0:
-                self.state.grace_passed(answer.arena)
+            if isinstance(answer, AskGrace):
+                self.state.grace_passed(answer.number)
                 continue
             assert answer.id not in self.results, "answered twice"
             data = bytes(self.arena.view[answer.arena : answer.arena + answer.length])

@@ -19,10 +19,20 @@ import numpy as np
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset import index_file
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.protocol import server_stager, supervisor_stager
+from nopfsfs.protocol import supervisor_stager
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import Columns, MetricBlock, Tier, new_place
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import (
+    TO_SERVER_MAX,
+    Answer,
+    AskGrace,
+    Demand,
+    GracePassed,
+    ToServer,
+    Welcome,
+    to_server,
+)
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.process import StagerProcess
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
@@ -122,17 +132,21 @@ class Running:
 
     def read(self, row: int, offset: int = 0, length: int = 1 << 20) -> tuple[int, bytes]:
         """Demand as the server does: (errno, bytes). It need not be said to be known; graces pass."""
-        self.server.send(server_stager.pack_demand(Demand(row + 1, row, offset, length)))
+        self.server.send(encode(Demand(row + 1, row, offset, length)))
         while True:
-            answer = server_stager.unpack_answer(self.server.recv(256))
-            if answer.id == row + 1:
-                return answer.errno, bytes(self.base.arena[answer.arena : answer.arena + answer.length])
-            self.pass_grace(answer)
+            message = to_server.decode(self.server.recv(TO_SERVER_MAX))
+            if isinstance(message, Answer) and message.id == row + 1:
+                return message.errno, bytes(self.base.arena[message.arena : message.arena + message.length])
+            self._pass_grace(message)
 
-    def pass_grace(self, answer: Answer) -> None:
-        assert answer.id == 0
-        if answer.arena:
-            self.server.send(server_stager.pack_demand(Demand(0, 0, -answer.arena, 0)))
+    def pass_grace(self) -> None:
+        """Take the next message, which is no answer; a grace passes."""
+        self._pass_grace(to_server.decode(self.server.recv(TO_SERVER_MAX)))
+
+    def _pass_grace(self, message: ToServer) -> None:
+        assert isinstance(message, AskGrace | Welcome)
+        if isinstance(message, AskGrace):
+            self.server.send(encode(GracePassed(message.number)))
 
     @contextmanager
     def another_server(self) -> Iterator[socket.socket]:

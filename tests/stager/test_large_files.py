@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.config import DiskSpec
-from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import StagerCommand
@@ -81,7 +80,7 @@ def wait_for(stager: Running, event: Event, row: int) -> None:
 
     def came() -> bool:
         with contextlib.suppress(TimeoutError):
-            stager.pass_grace(server_stager.unpack_answer(stager.server.recv(256)))
+            stager.pass_grace()
         return stager._look(event, row)
 
     assert wait_until(came, LIMIT_S), f"{event!r} of row {row}: {stager.events}"

@@ -13,14 +13,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import msgpack
 
 from nopfsfs.config import MAX_CONCURRENCY, DiskSpec
 from nopfsfs.fuse import passthrough
-from nopfsfs.protocol import server_stager
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import (
+    TO_SERVER_MAX,
+    Answer,
+    AskGrace,
+    Demand,
+    FileChanged,
+    GracePassed,
+    Welcome,
+    YoungFilesRead,
+    YoungRead,
+    to_server,
+)
 from nopfsfs.protocol.source_metrics import read_ended
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import demands
@@ -114,7 +126,7 @@ def test_a_report_for_which_the_system_has_no_thread_ends_nothing(
     (base.root / "f03").write_bytes(b"new")
     with running(base) as s:
         assert s.read(other)[0] == 0  # so it has begun
-        report = server_stager.pack_demand(Demand(0, row, 0, 0))
+        report = encode(FileChanged(row))
         with no_more_threads(monkeypatch) as refused:
             s.server.send(report)
             assert s.read(other) == (0, content(5, 2 * PAGE))
@@ -147,6 +159,10 @@ def test_garbage_does_not_end_it(base: Shared) -> None:
         s.orders.send(b"x")
         s.orders.send(b"\xff" * 16)
         s.server.send(b"y")
+        for fields in ((1, 0, 5, 0, 9), (1, 1, -1, 0, 9), (1, 1, 5, -1, 9), (2, 1 << 40), (3, -1), (5, [(1, 2)]), (6,)):
+            s.server.send(msgpack.encode(fields))  # messages, but for their numbers
+        s.server.send(encode(FileChanged(1 << 39)))
+        s.server.send(encode(YoungFilesRead([YoungRead(1 << 39, 0, 0, 1, 2)])))
         assert s.read(base.row("f00"))[1] == content(1, 2 * PAGE)
 
 
@@ -163,19 +179,20 @@ def test_one_more_server_is_served_and_asked_before_anything_is_used_again(base:
     with running(base) as s, s.another_server() as other:
         assert s.read(row) == (0, content(1, 2 * PAGE))
         s.wait_for(Event.STAGED, row)
-        assert server_stager.unpack_answer(other.recv(256)) == Answer(0, 0, 0, 0)
+        assert to_server.decode(other.recv(TO_SERVER_MAX)) == Welcome()
         s.command(StagerCommand.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE)), "and the first passes the grace"
-        grace = server_stager.unpack_answer(other.recv(256))
-        assert grace.id == 0
+        grace = to_server.decode(other.recv(TO_SERVER_MAX))
+        assert isinstance(grace, AskGrace)
         assert base.metrics[Metric.ARENA_USED] == 4 * PAGE
-        other.send(server_stager.pack_demand(Demand(1, row, 0, PAGE)))
-        answer = server_stager.unpack_answer(other.recv(256))
+        other.send(encode(Demand(1, row, 0, PAGE)))
+        answer = to_server.decode(other.recv(TO_SERVER_MAX))
+        assert isinstance(answer, Answer)
         assert (answer.id, answer.errno) == (1, 0)
         assert base.arena[answer.arena : answer.arena + PAGE] == content(1, PAGE)
         assert base.metrics[Metric.ARENA_USED] == 6 * PAGE
-        other.send(server_stager.pack_demand(Demand(0, 0, -grace.arena, 0)))
+        other.send(encode(GracePassed(grace.number)))
         assert wait_until(lambda: base.metrics[Metric.ARENA_USED] == 4 * PAGE)
 
 
@@ -537,17 +554,17 @@ def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stag
         (base.root / "f00").write_bytes(b"new")
         s.command(StagerCommand.EVICT, [rows[0]])
         s.wait_for(Event.EVICTED, rows[0])
-        s.server.send(server_stager.pack_demand(Demand(0, rows[0], 0, 0)))  # it was seen to have changed
+        s.server.send(encode(FileChanged(rows[0])))
         assert wait_until(lambda: column[rows[0]] == -40)
         assert set(registered) == {40, 41}, "until the server has passed a grace"
         while column[rows[0]]:
-            s.pass_grace(server_stager.unpack_answer(s.server.recv(256)))
+            s.pass_grace()
             wait_until(lambda: not column[rows[0]], 0.1)
         assert set(registered) == {41}
     with running(base, (disk,), 1) as s:
         assert column[rows[1]] == -41
         while column[rows[1]]:
-            s.pass_grace(server_stager.unpack_answer(s.server.recv(256)))
+            s.pass_grace()
             wait_until(lambda: not column[rows[1]], 0.1)
         assert registered == {}
 
@@ -560,7 +577,7 @@ def test_a_changed_file_s_copy_on_disk_is_removed(base: Shared, disk: DiskSpec) 
         s.command(StagerCommand.TO_DISK, [row], 1)
         s.wait_for(Event.ON_DISK, row)
         (base.root / "f00").write_bytes(b"new")
-        s.server.send(server_stager.pack_demand(Demand(0, row, 0, 0)))  # the server saw it
+        s.server.send(encode(FileChanged(row)))
         s.wait_for(Event.CHANGED, row)
         s.wait_for(Event.OFF_DISK, row)
         assert list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}")) == []

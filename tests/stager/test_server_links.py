@@ -9,15 +9,29 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
-from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import (
+    TO_SERVER_MAX,
+    Answer,
+    AskGrace,
+    Demand,
+    FileChanged,
+    GracePassed,
+    Origin,
+    StagerPing,
+    StagerPong,
+    ToServer,
+    Welcome,
+    YoungFilesRead,
+    YoungRead,
+    to_server,
+)
 from nopfsfs.stager import server_links as module
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.examples import examples
 
-HELLO = Answer(0, 0, 0, 0)
 some = st.integers(0, 100)  # picks one of what there is
 
 
@@ -48,16 +62,22 @@ class Servers:
         self.ends.pop(link).close()
         self.links.remove(link)
 
-    def received(self, link: int) -> list[Answer]:
-        found = []
+    def received(self, link: int) -> list[ToServer]:
+        found: list[ToServer] = []
         while True:
             try:
-                found.append(server_stager.unpack_answer(self.ends[link].recv(256)))
+                found.append(to_server.decode(self.ends[link].recv(TO_SERVER_MAX)))
             except BlockingIOError:
                 return found
 
     def passes(self, link: int, number: int) -> None:
-        assert self.links.take(link, Demand(0, 0, -number, 0)) is None, "news, dealt with"
+        assert self.links.take(link, GracePassed(number)) is None, "dealt with"
+
+    def knows(self, link: int, asked: Demand) -> Demand:
+        """A demand as the stager knows it."""
+        known = self.links.take(link, asked)
+        assert isinstance(known, Demand)
+        return known
 
     def close(self) -> None:
         for link in list(self.ends):
@@ -98,7 +118,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def comes(self) -> None:
         link = self.s.add()
-        assert self.s.received(link) == [HELLO]
+        assert self.s.received(link) == [Welcome()]
 
     @precondition(lambda self: self.s.ends)
     @rule(at=some)
@@ -113,7 +133,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.number += 1
         self.waited_for = set(self.s.ends)
         assert self.s.links.ask(self.number) == (not self.s.ends)
-        assert all(self.s.received(link) == [Answer(0, 0, self.number, 0)] for link in self.s.ends)
+        assert all(self.s.received(link) == [AskGrace(self.number)] for link in self.s.ends)
 
     @precondition(lambda self: self.s.ends)
     @rule(at=some, back=st.sampled_from([0, 0, 0, 1, -1]))
@@ -130,9 +150,8 @@ class AnyOrder(RuleBasedStateMachine):
     def demands_bytes(self, at: int, number: int) -> None:
         link = self.pick(at)
         asked = Demand(number, at, 7, 8)
-        known = self.s.links.take(link, asked)
-        assert known is not None
-        assert known[1:] == asked[1:]
+        known = self.s.knows(link, asked)
+        assert replace(known, id=number) == asked
         assert all((known.id == other.id) == ((link, number) == (of, before.id)) for of, before, other in self.demands)
         self.demands.append((link, asked, known))
 
@@ -141,15 +160,15 @@ class AnyOrder(RuleBasedStateMachine):
     def is_answered(self, at: int) -> None:
         """Also what somebody asked who is gone."""
         link, asked, known = self.demands[at % len(self.demands)]
-        self.s.links.answer(Answer(known.id, 0, 5, 6, 3))
+        self.s.links.answer(Answer(known.id, 0, 5, 6, Origin.SOURCE))
         if link in self.s.ends:
-            assert self.s.received(link) == [Answer(asked.id, 0, 5, 6, 3)]
+            assert self.s.received(link) == [Answer(asked.id, 0, 5, 6, Origin.SOURCE)]
 
     @precondition(lambda self: self.s.ends)
     @rule(at=some)
-    def says_that_a_file_changed(self, at: int) -> None:
-        news = Demand(0, at, 0, 0)
-        assert self.s.links.take(self.pick(at), news) == news
+    def says_that_a_file_changed_or_is_young(self, at: int) -> None:
+        for news in (FileChanged(at), YoungFilesRead([YoungRead(at, 0, 0, 8, 7)])):
+            assert self.s.links.take(self.pick(at), news) == news
 
     @invariant()
     def a_grace_has_passed_when_all_that_live_have_passed_it(self) -> None:
@@ -175,7 +194,7 @@ def test_a_server_that_comes_after_a_grace_was_asked_for_is_not_waited_for(serve
     first = servers.add()
     assert not servers.links.ask(1)
     second = servers.add()
-    assert servers.received(second) == [HELLO]
+    assert servers.received(second) == [Welcome()]
     servers.passes(second, 1)
     assert servers.passed == []
     servers.passes(first, 1)
@@ -193,7 +212,7 @@ def test_a_grace_may_ask_for_the_next_as_soon_as_it_has_passed(servers: Servers)
     assert servers.passed == [1]
     servers.passes(link, 2)
     assert servers.passed == [1, 2]
-    assert [answer.arena for answer in servers.received(link)] == [0, 1, 2]
+    assert servers.received(link) == [Welcome(), AskGrace(1), AskGrace(2)]
 
 
 def test_links_that_live_keep_their_numbers_when_all_have_been_used(servers: Servers) -> None:
@@ -207,20 +226,19 @@ def test_links_that_live_keep_their_numbers_when_all_have_been_used(servers: Ser
 def test_a_server_that_takes_nothing_holds_up_nobody_and_gets_all_in_the_end(servers: Servers) -> None:
     """It is stopped: its socket is full, the others get theirs at once, and when it goes on nothing is missing."""
     stopped, other = servers.add(), servers.add()
-    known = servers.links.take(stopped, Demand(1, 0, 0, 1))
-    assert known is not None
+    known = servers.knows(stopped, Demand(1, 0, 0, 1))
     for number in range(3000):
         servers.links.answer(Answer(known.id, 0, number, 1))
     servers.links.ask(1)
-    assert servers.received(other) == [HELLO, Answer(0, 0, 1, 0)]
+    assert servers.received(other) == [Welcome(), AskGrace(1)]
     servers.passes(other, 1)
     assert [(link, full) for _, link, full in servers.links.turned()] == [(stopped, True)]
     assert servers.links.turned() == []
-    got: list[Answer] = []
+    got: list[ToServer] = []
     while len(got) < 3002:
         got += servers.received(stopped)
         servers.links.flush(stopped)
-    assert got == [HELLO, *(Answer(1, 0, number, 1) for number in range(3000)), Answer(0, 0, 1, 0)]
+    assert got == [Welcome(), *(Answer(1, 0, number, 1) for number in range(3000)), AskGrace(1)]
     assert [(link, full) for _, link, full in servers.links.turned()] == [(stopped, False)]
     servers.passes(stopped, 1)
     assert servers.passed == [1]
@@ -228,8 +246,8 @@ def test_a_server_that_takes_nothing_holds_up_nobody_and_gets_all_in_the_end(ser
 
 def test_a_ping_is_answered_here(servers: Servers) -> None:
     link = servers.add()
-    assert servers.links.take(link, server_stager.PING) is None
-    assert servers.received(link) == [HELLO, server_stager.PONG]
+    assert servers.links.take(link, StagerPing()) is None
+    assert servers.received(link) == [Welcome(), StagerPong()]
 
 
 def test_a_server_that_takes_nothing_and_dies_is_waited_for_no_more(servers: Servers) -> None:
@@ -244,8 +262,7 @@ def test_a_server_that_takes_nothing_and_dies_is_waited_for_no_more(servers: Ser
 
 def test_what_is_sent_to_a_server_that_has_just_died_is_lost(servers: Servers) -> None:
     link = servers.add()
-    known = servers.links.take(link, Demand(1, 0, 0, 1))
-    assert known is not None
+    known = servers.knows(link, Demand(1, 0, 0, 1))
     servers.ends[link].close()
     servers.links.answer(Answer(known.id, 0, 0, 1))
     assert not servers.links.ask(1)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nopfsfs.protocol.columns import Metric
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import Answer, AskGrace, Demand
 from tests.examples import examples
 from tests.stager.random_steps import BUDGET, SIZES, Player, Step, steps_of
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
@@ -104,9 +104,9 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
         waiting: set[int] = set()
         number = 0
 
-        def take(answer: Answer) -> None:
-            if answer.id == 0:
-                r.state.grace_passed(answer.arena)
+        def take(answer: Answer | AskGrace) -> None:
+            if isinstance(answer, AskGrace):
+                r.state.grace_passed(answer.number)
                 return
             row, offset, length = asked[answer.id]
             data = bytes(r.arena.view[answer.arena : answer.arena + answer.length])

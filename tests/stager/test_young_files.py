@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from msgspec import msgpack
+from msgspec.structs import replace
 
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import YoungRead, pack_young
+from nopfsfs.protocol.server_stager import YoungFilesRead, YoungRead
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
@@ -271,9 +274,13 @@ def test_a_stager_compares_what_a_server_has_read_by_itself(
     base = Shared(memory, 16 * PAGE)
     row = base.row("f00")
     read = YoungRead(row, 0, 8, 100, xxhash.xxh3_64_intdigest(content(1, PAGE)[8:108]))
-    garbage = [read._replace(row=2**63), read._replace(start=-1), read._replace(length=2**40), read._replace(version=1)]
+    refused = [replace(read, row=2**63), replace(read, start=-1)]  # by the type
+    others = [replace(read, row=2**40 - 1), replace(read, start=2**64 - 1), replace(read, length=2**40),
+              replace(read, version=1)]  # fmt: skip
     with running(base) as stager, writing(memory / "f00") as mapped:
-        stager.server.send(pack_young([*garbage, read]))
+        for bad in refused:
+            stager.server.send(msgpack.encode((5, [bad, read])))
+        stager.server.send(encode(YoungFilesRead([*others, read])))
         mapped[9] ^= 0xFF
         written.set()
         stager.wait_for(Event.CHANGED, row)
