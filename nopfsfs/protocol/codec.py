@@ -6,6 +6,7 @@ the types of the fields, so that a message which was decoded needs no further ch
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -26,7 +27,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """Base of all messages."""
 
 
-encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder().encode
+# The hook takes numbers of numpy for what they are: a message that cannot be encoded would leave a reader waiting.
+encode: Callable[[Message], bytes] = msgspec.msgpack.Encoder(enc_hook=operator.index).encode
 
 
 class Decoder(Generic[M]):

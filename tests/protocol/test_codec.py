@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,15 @@ MESSAGES = [Named("a", [0, (1 << 40) - 1]), Counted(2**64 - 1, -(2**63)), Nested
 def test_a_message_arrives(message: Any) -> None:
     assert decoder.decode(encode(message)) == message
     assert decoder.decode(memoryview(encode(message))) == message
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """A column gives such numbers, and a message that cannot be encoded would leave somebody waiting."""
+    sent = Counted(np.uint64(2**64 - 1), np.int32(-5))  # type: ignore[arg-type]
+    assert decoder.decode(encode(sent)) == Counted(2**64 - 1, -5)
+    assert decoder.decode(encode(Named("a", list(np.arange(3))))) == Named("a", [0, 1, 2])
+    with pytest.raises(TypeError):
+        encode(Counted(object(), 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
