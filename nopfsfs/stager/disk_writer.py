@@ -202,6 +202,7 @@ class DiskWriter:
             return
         try:
             disk.write(row, pinned.data, version)
+            disk.worked()
             check = int(self._columns.check[row])
         except OSError as e:
             self._write_failed(row, number, e)

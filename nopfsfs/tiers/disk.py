@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import threading
 import time
 from dataclasses import dataclass, field
 
 from nopfsfs.system.descriptors import closed_on_error, closing_fd, fill
+from nopfsfs.system.outages import Backoff
 from nopfsfs.tiers.tier_directory import TierDirectory
 
-RETRY_AFTER_S = 30.0
+FIRST_REST_S = 30.0  # after a failure; longer after the next (`Backoff`)
 FLOOR_BYTES = 256 << 20  # left free on the file system of a tier without a limit
 FLOOR_INODES = 1000
 
@@ -41,7 +43,8 @@ class Disk:
     limit: int | None
     used: int = 0  # bytes
     _directory: TierDirectory | None = None
-    _failed_at: float = -RETRY_AFTER_S
+    _rests_until: float = -math.inf
+    _backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_REST_S))
     _sizes: dict[int, int] = field(default_factory=dict)  # of what takes room, by row
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -54,7 +57,7 @@ class Disk:
         except OSError:
             self.failed()
             raise
-        self._failed_at = -RETRY_AFTER_S
+        self.worked()
 
     def close(self) -> None:
         """Remove everything that this mount kept here."""
@@ -74,15 +77,21 @@ class Disk:
 
     def is_rested(self) -> bool:
         """Return whether the tier has not failed lately."""
-        return time.monotonic() - self._failed_at >= RETRY_AFTER_S
+        return time.monotonic() >= self._rests_until
 
     def usable(self) -> bool:
         """Return whether copies may be written: the tier is open and has not failed lately."""
         return self.is_open and self.is_rested()
 
     def failed(self) -> None:
-        """Note a failure: the tier is bypassed for a while."""
-        self._failed_at = time.monotonic()
+        """Note a failure: the tier is bypassed for a while. What fails meanwhile had begun before."""
+        if self.is_rested():
+            self._rests_until = time.monotonic() + self._backoff.failed()
+
+    def worked(self) -> None:
+        """Note that a copy was written, or the tier opened."""
+        self._rests_until = -math.inf
+        self._backoff.succeeded()
 
     def write(self, row: int, data: memoryview, version: int = 0) -> None:
         """Keep a copy of a row, of that version. Raises DiskFull, DiskBusy, TierGone, OSError; then nothing of it is

@@ -71,7 +71,7 @@ class KeptDisk(Disk):
         except OSError:
             self.failed()
             raise
-        self._failed_at = -np.inf
+        self.worked()
 
     def close(self) -> None:
         """Leave the copies, but those that are not sure."""

@@ -6,6 +6,7 @@ it drops can be opened.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -37,6 +38,7 @@ from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager.process import StagerProcess
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
+from nopfsfs.system.outages import Backoff
 from nopfsfs.system.process_setup import Handoff
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.open_modes import OpenModes
@@ -138,6 +140,12 @@ class Running:
             if isinstance(message, Answer) and message.id == row + 1:
                 return message.errno, bytes(self.base.arena[message.arena : message.arena + message.length])
             self._pass_grace(message)
+
+    def end_rests(self) -> None:
+        """From now on no disk tier is left alone after a failure."""
+        for number in range(1, 1 + len(self.stager._disks)):
+            disk = self.stager._disks[number]
+            disk._rests_until, disk._backoff = -math.inf, Backoff(0.0)
 
     def pass_grace(self) -> None:
         """Take the next message, which is no answer; a grace passes."""

@@ -36,7 +36,6 @@ from nopfsfs.protocol.server_stager import (
 from nopfsfs.protocol.source_metrics import read_ended
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.stager import demands
-from nopfsfs.tiers import disk as disk_module
 from tests.conftest import no_more_threads
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Running, Shared, running
@@ -437,7 +436,7 @@ def test_a_tier_that_fails_in_mid_write_is_bypassed_and_tried_again(
         assert base.metrics[Metric.DISK_USED] == 2 * PAGE
         assert base.metrics[Metric.DISK_ERRORS] == 1, "a bypassed tier is not asked"
         assert [s.read(row)[1] for row in rows[:3]] == [content(n + 1, 2 * PAGE) for n in range(3)]
-        monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
+        s.end_rests()
         to_disk(s, rows[1:4])
         assert sorted(copies(disk)) == rows
         assert [s.read(row)[1] for row in rows] == [content(n + 1, 2 * PAGE) for n in range(4)]
@@ -459,7 +458,7 @@ def test_a_tier_whose_directory_is_removed_is_made_anew(
         s.command(StagerCommand.TO_DISK, rows[:1], 1)
         s.wait_for(Event.OFF_DISK, rows[0])
         assert os.listdir(disk.path) == []
-        monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
+        s.end_rests()
         to_disk(s, rows)
         assert sorted(copies(disk)) == rows
         shutil.rmtree(disk.path)
@@ -487,7 +486,7 @@ def test_a_tier_that_could_not_be_opened_is_tried_again(
         s.wait_for(Event.OFF_DISK, row)
         assert s.values[Event.OFF_DISK, row] == 1
         os.mkdir(disk.path)
-        monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
+        s.end_rests()
         to_disk(s, [row])
         assert s.read(row) == (0, content(1, 2 * PAGE))
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
+from nopfsfs.system.outages import MOST_S
 from nopfsfs.tiers import disk as disk_module
-from nopfsfs.tiers.disk import RETRY_AFTER_S, Disk, DiskFull, Disks, TierGone
+from nopfsfs.tiers.disk import FIRST_REST_S, Disk, DiskFull, Disks, TierGone
 from tests.conftest import tmpfs
 
 KIB = 1024
@@ -116,12 +117,22 @@ def test_a_copy_that_is_too_short_is_an_error(disk: Disk) -> None:
         disk.read(1, memoryview(bytearray(101)))
 
 
-def test_a_tier_that_failed_is_left_alone_for_a_while(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tier_that_fails_is_left_alone_for_longer_and_longer(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
+    monkeypatch.setattr(disk_module.time, "monotonic", lambda: now)
     assert disk.usable()
+    rests = []
+    for _ in range(3):
+        disk.failed()
+        disk.failed()  # what had begun before, too
+        began = now
+        while not disk.usable():
+            now += 1
+        rests.append(now - began)
+    assert rests == [FIRST_REST_S, MOST_S, MOST_S]
+    disk.worked()
     disk.failed()
-    assert not disk.usable()
-    monkeypatch.setattr(disk_module.time, "monotonic", lambda: now + RETRY_AFTER_S + 60)
+    now += FIRST_REST_S
     assert disk.usable()
 
 
@@ -174,7 +185,7 @@ def test_a_tier_that_cannot_be_made_is_tried_again_later(tmp_path: Path, monkeyp
     assert not disk.is_open
     assert not disk.is_rested()
     (tmp_path / "missing").mkdir()
-    monkeypatch.setattr(disk_module.time, "monotonic", lambda: now + RETRY_AFTER_S + 60)
+    monkeypatch.setattr(disk_module.time, "monotonic", lambda: now + FIRST_REST_S + 60)
     assert disk.is_rested()
     disk.open()
     assert disk.usable()
