@@ -12,23 +12,18 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import NoReturn
 
 import msgspec
 import trio
-import xxhash
 
 from nopfsfs.config import MountConfig
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, merged
-from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.kept_file import KeptFile
 from nopfsfs.system.outages import SHORTAGE
-from nopfsfs.system.own_file import read_own
-from nopfsfs.system.trusted_path import make_directories
 
 log = logging.getLogger(__name__)
-VERSION = 1
-BYTES_MOST = 1 << 16
+FILE = KeptFile("plans", version=1, most=1 << 16)
 LOOK_PAUSE_S = 1.0  # between two looks at what is followed
 WRITE_PAUSE_S = 60.0  # between two writes
 LIMIT_S = 3.0  # for a read or a write: a file system that does not answer must not keep the plan, or the end, waiting
@@ -99,7 +94,7 @@ def path_of(config: MountConfig, what: str = "plans") -> str:
 def read(path: str) -> tuple[RecordedPlan, ...]:
     """The plans in a file of this user's; none where there is no such file, or it cannot be used."""
     try:
-        return decode(read_own(path, BYTES_MOST))
+        return decode(FILE.read(path))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:
@@ -109,30 +104,19 @@ def read(path: str) -> tuple[RecordedPlan, ...]:
 
 def write(path: str, plans: Sequence[RecordedPlan]) -> None:
     """Put these plans before those in the file. Raises OSError."""
-    make_directories(os.path.dirname(path), 0o700)
-    with whole_file(path, 0o600) as file:
-        file.write(encode(merged(plans, read(path))))
+    FILE.write(path, encode(merged(plans, read(path))))
 
 
 def encode(plans: Sequence[RecordedPlan]) -> bytes:
-    """At most BYTES_MOST bytes: the last plans are left out where they would be more."""
+    """The bytes of a record. The last plans are left out where they would be more than half of the most."""
     body = json.dumps([asdict(plan) for plan in plans], indent=1).encode() + b"\n"
-    if len(body) > BYTES_MOST // 2:
-        return encode(plans[:-1])
-    return b"nopfs-plans %d %016x\n" % (VERSION, xxhash.xxh3_64_intdigest(body)) + body
+    return encode(plans[:-1]) if len(body) > FILE.most // 2 else FILE.encode(body)
 
 
 def decode(data: bytes) -> tuple[RecordedPlan, ...]:
     """The plans of a record. Raises ValueError."""
-    head, _, body = data.partition(b"\n")
-    if len(data) > BYTES_MOST or head != b"nopfs-plans %d %016x" % (VERSION, xxhash.xxh3_64_intdigest(body)):
-        raise ValueError("too long, damaged, or of another version")
+    raw = FILE.decode(data)
     try:
-        raw = json.loads(body, parse_constant=_refused)
         return msgspec.convert(raw[:PLANS_MOST], tuple[RecordedPlan, ...])
-    except (TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError) as error:
         raise ValueError(f"not as it was written: {error}") from error
-
-
-def _refused(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")

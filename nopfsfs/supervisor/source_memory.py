@@ -9,24 +9,19 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from typing import Any
 
 import trio
-import xxhash
 
 from nopfsfs.config import MountConfig
 from nopfsfs.policy.limit_policy import SIZE_CLASSES
 from nopfsfs.policy.source_base import KNEE_READINGS, SourceMemory
 from nopfsfs.supervisor.last_job import path_of
-from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.kept_file import KeptFile
 from nopfsfs.system.outages import SHORTAGE
-from nopfsfs.system.own_file import read_own
-from nopfsfs.system.trusted_path import make_directories
 
 log = logging.getLogger(__name__)
-VERSION = 1
-BYTES_MOST = 1 << 14
+FILE = KeptFile("source", version=1, most=1 << 14)
 LIMIT_S = 3.0  # for a read or a write
 
 
@@ -68,7 +63,7 @@ class SourceMemoryFile:
 def read(path: str) -> SourceMemory | None:
     """The memory in a file of this user's; None where there is no such file, or it cannot be used."""
     try:
-        return decode(read_own(path, BYTES_MOST))
+        return decode(FILE.read(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -78,28 +73,22 @@ def read(path: str) -> SourceMemory | None:
 
 def write(path: str, memory: SourceMemory) -> None:
     """Replace the file. Raises OSError."""
-    make_directories(os.path.dirname(path), 0o700)
-    with whole_file(path, 0o600) as file:
-        file.write(encode(memory))
+    FILE.write(path, encode(memory))
 
 
 def encode(memory: SourceMemory) -> bytes:
     fields = {"log2_ns": memory.log2_ns, "evidence": memory.evidence, "knees": memory.knees}
-    body = json.dumps(fields, allow_nan=False).encode() + b"\n"
-    return b"nopfs-source %d %016x\n" % (VERSION, xxhash.xxh3_64_intdigest(body)) + body
+    return FILE.encode(json.dumps(fields, allow_nan=False).encode() + b"\n")
 
 
 def decode(data: bytes) -> SourceMemory:
     """The memory in the bytes of a file. Raises ValueError."""
-    head, _, body = data.partition(b"\n")
-    if len(data) > BYTES_MOST or head != b"nopfs-source %d %016x" % (VERSION, xxhash.xxh3_64_intdigest(body)):
-        raise ValueError("too long, damaged, or of another version")
+    raw = FILE.decode(data)
     try:
-        raw = json.loads(body)
         log2_ns = tuple(None if one is None else _number(one, 0.0, 64.0) for one in raw["log2_ns"])
         evidence = tuple(_number(one, 0.0, 1e9) for one in raw["evidence"])
         knees = tuple(_number(one, 0.0, 1e3) for one in raw["knees"])
-    except (TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError) as error:
         raise ValueError(f"not as it was written: {error}") from error
     if len(log2_ns) != SIZE_CLASSES or len(evidence) != SIZE_CLASSES or len(knees) > KNEE_READINGS:
         raise ValueError("of another number of classes")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nopfsfs.config import MountConfig
 from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan
 from nopfsfs.supervisor import last_job
-from nopfsfs.supervisor.last_job import BYTES_MOST, WRITE_PAUSE_S, LastJob, decode, encode, path_of, read, write
+from nopfsfs.supervisor.last_job import FILE, WRITE_PAUSE_S, LastJob, decode, encode, path_of, read, write
 
 PLAN = RecordedPlan(
     "train", "image_folder", "hf_trainer", 42, 37, 8, (4, 5, 6, 7), (("batch", 32), ("rate", 0.5), ("word", "ä")),
@@ -40,7 +40,7 @@ recorded = st.builds(
 
 def signed(body: bytes) -> bytes:
     """A record that is not damaged, whatever it says."""
-    return b"nopfs-plans %d %016x\n" % (last_job.VERSION, xxhash.xxh3_64_intdigest(body)) + body
+    return b"nopfs-plans %d %016x\n" % (FILE.version, xxhash.xxh3_64_intdigest(body)) + body
 
 
 @given(st.lists(recorded, max_size=PLANS_MOST))
@@ -86,9 +86,9 @@ def test_what_is_of_another_kind_is_refused(body: bytes) -> None:
 def test_a_record_is_never_too_long() -> None:
     long = replace(PLAN, options=(("state", "x" * 20_000),))
     assert decode(encode([long, PLAN, long])) == (long, PLAN)
-    assert decode(encode([replace(PLAN, dataset="ä" * BYTES_MOST)])) == ()
+    assert decode(encode([replace(PLAN, dataset="ä" * FILE.most)])) == ()
     with pytest.raises(ValueError, match="too long"):
-        decode(signed(b" " * BYTES_MOST + b"[]"))
+        decode(signed(b" " * FILE.most + b"[]"))
 
 
 def test_a_file_of_this_user_alone_that_is_replaced_in_one_step(tmp_path: Path) -> None:

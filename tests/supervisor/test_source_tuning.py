@@ -399,7 +399,7 @@ def test_what_is_known_of_a_source_is_there_for_the_next_mount(tmp_path: Path) -
 def test_a_memory_that_makes_no_sense_is_refused(body: bytes) -> None:
     import xxhash
 
-    head = b"nopfs-source %d %016x\n" % (source_memory.VERSION, xxhash.xxh3_64_intdigest(body))
+    head = b"nopfs-source %d %016x\n" % (source_memory.FILE.version, xxhash.xxh3_64_intdigest(body))
     with pytest.raises(ValueError, match=r"."):
         source_memory.decode(head + body)
 
