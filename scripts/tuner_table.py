@@ -21,10 +21,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import lab
+import tuner_bars
 from lab import Progress
+from tuner_bars import ALONE, COMPANY, OVER_FIXED, Column, Key
 
-from nopfsfs.sim.tuning import bars
-from nopfsfs.sim.tuning.bars import ALONE, COMPANY, OVER_FIXED, Column, Key
 from nopfsfs.sim.tuning.trials import FIRST_MOUNT, OURS, RIVALS, Figures
 
 WHO = (*RIVALS, OURS, FIRST_MOUNT)
@@ -44,7 +44,7 @@ def measure(who: Sequence[str], columns: Sequence[Column], seeds: Sequence[int],
             progress.doing(f"{key[0].__name__} on {key[1]}: {name}")
             found[name][key].append(figures.result())
             progress.step()
-    return {name: bars.medians(found[name], columns) for name in who}
+    return {name: tuner_bars.medians(found[name], columns) for name in who}
 
 
 def short_number(value: float) -> str:
@@ -60,7 +60,7 @@ def marks(columns: Sequence[Column], at: int, table: Mapping[str, Sequence[float
     if column.is_cost:
         shares = [other for other, one in enumerate(columns) if (one.figure, one.source) == ("share", column.source)]
         share = shares[0]
-        rivals = [row for row in rivals if row[share] >= (1 - bars.FAR) * ours[share]]
+        rivals = [row for row in rivals if row[share] >= (1 - tuner_bars.FAR) * ours[share]]
     better = column.figure != "under way" and any(column.is_better(row[at], ours[at]) for row in rivals)
     return ("" if column.holds(ours[at]) else " !") + (" <" if better else "")
 

@@ -32,12 +32,10 @@ Failure = tuple[bytes, str]  # the path of an entry that could not be read, and 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """The result of a scan, with figures of the entries that were left out."""
+    """The result of a scan. Its warnings say what was left out."""
 
     index: Index
     warnings: tuple[str, ...]  # one line for each kind of trouble
-    links_leaving: int  # links out of the source that stayed links
-    skipped: int  # entries left out: unreadable, vanished, or a loop of followed links
     dirs_reused: int  # directories that were not listed again
 
 
@@ -67,7 +65,6 @@ def result_of(
     """The result of a scan, from all directories that were scanned and those that `failed`."""
     values = acls.values()
     failures = [*failed, *(failure for f in found for failure in f.vanished)]
-    leaving = sum(f.leaving for f in found)
     reused = sum(f.listing is None for f in found)
     if previous is not None and not failures and reused == len(found) == previous.n_dirs:
         unchanged = not any(f.moved for f in found)
@@ -75,7 +72,7 @@ def result_of(
     else:
         unsure = {path.rpartition(b"/")[0] for path, _ in failures}
         index = build((_marked(listing_of(f, previous), unsure) for f in found), values)
-    return ScanResult(index, _warnings(failures, leaving), leaving, len(failures), reused)
+    return ScanResult(index, _warnings(failures, sum(f.leaving for f in found)), reused)
 
 
 def _warnings(failures: Sequence[Failure], leaving: int) -> tuple[str, ...]:

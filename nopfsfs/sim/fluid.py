@@ -57,11 +57,10 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The result of an epoch: seconds, the seconds that computing alone takes, and bytes and reads by origin."""
+    """The result of an epoch: seconds, the seconds that computing alone takes, and reads by origin."""
 
     seconds: float
     compute_seconds: float
-    bytes: dict[str, float]
     reads: dict[str, int]
 
 
@@ -121,24 +120,18 @@ class Fluid:
             compute += self._run(reads, part, gamma)
             if reads.written is not None:
                 self._class += reads.written / self._write_rates * ((part.stop - part.start) / places)
-        return Epoch(self.now - began, compute, *self._count(reads))
+        return Epoch(self.now - began, compute, self._count(reads))
 
     def _reading(self, where: NDArray[np.uint8]) -> int:
         """The number of nodes that read the source, at least 1."""
         ranks = _of_source(where).any(axis=0)
         return max(1, int(ranks.reshape(self._cluster.nodes, -1).any(axis=1).sum()))
 
-    def _count(self, reads: Reads) -> tuple[dict[str, float], dict[str, int]]:
-        names = [one.name for one in self._cluster.classes]
-        sizes = self._sizes[reads.samples.reshape(-1)]
-        where = reads.where.reshape(-1)
-        count = np.bincount(where, minlength=256)
-        total = np.bincount(where, weights=sizes, minlength=256)
-        some_bytes = {name: float(total[at]) for at, name in enumerate(names)}
-        some_reads = {name: int(count[at]) for at, name in enumerate(names)}
-        some_bytes |= {"peer": float(total[PEER:STORED].sum()), "source": float(total[STORED:NOTHING].sum())}
-        some_reads |= {"peer": int(count[PEER:STORED].sum()), "source": int(count[STORED:NOTHING].sum())}
-        return some_bytes, some_reads
+    def _count(self, reads: Reads) -> dict[str, int]:
+        """The reads by origin."""
+        count = np.bincount(reads.where.reshape(-1), minlength=256)
+        found = {one.name: int(count[at]) for at, one in enumerate(self._cluster.classes)}
+        return {**found, "peer": int(count[PEER:STORED].sum()), "source": int(count[STORED:NOTHING].sum())}
 
     # ---- some steps ---------------------------------------------------------------------------------------
 

@@ -36,8 +36,6 @@ class Outcome:
     bound_seconds: float = 0.0
     stall_seconds: float | None = None
     source_reads_per_epoch: list[int] = field(default_factory=list)
-    least_source_bytes: list[float] = field(default_factory=list)
-    source_bytes_per_epoch: list[float] = field(default_factory=list)
     distinct_share: float = 0.0
     served: dict[str, float] = field(default_factory=dict)
     reads_per_epoch: list[dict[str, int]] = field(default_factory=list)
@@ -93,20 +91,16 @@ class Simulation:
             done.append(fluid.run(at_work.reads(epoch)))
             progress(placing.share + (1 - placing.share) * (epoch + 1) / epochs)
         compute = [one.compute_seconds for one in done]
-        needed = self.needed()
         source = [one.reads["source"] for one in done]
-        some_bytes = [one.bytes["source"] for one in done]
         if load is not None:
             source[0] += len(load.samples)
-            some_bytes[0] += float(self.sizes[load.samples].sum())
         reads = {key: sum(one.reads[key] for one in done) for key in done[0].reads}
         total = max(1, sum(reads.values()))
         return outcome(
-            seconds=fluid.now, bound_seconds=bounds.seconds(cluster, compute, needed),
-            stall_seconds=fluid.now - sum(compute), source_reads_per_epoch=source, least_source_bytes=needed,
-            source_bytes_per_epoch=some_bytes, distinct_share=at_work.distinct_share,
-            served={key: count / total for key, count in reads.items()}, reads_per_epoch=[one.reads for one in done],
-            epoch_seconds=[one.seconds for one in done],
+            seconds=fluid.now, bound_seconds=bounds.seconds(cluster, compute, self.needed()),
+            stall_seconds=fluid.now - sum(compute), source_reads_per_epoch=source,
+            distinct_share=at_work.distinct_share, served={key: count / total for key, count in reads.items()},
+            reads_per_epoch=[one.reads for one in done], epoch_seconds=[one.seconds for one in done],
         )  # fmt: skip
 
     def needed(self) -> list[float]:

@@ -25,12 +25,11 @@ NAMES = (PERFECT, *POLICIES)
 
 @dataclass(frozen=True, slots=True)
 class ThesisResult:
-    """Times of a training. `seconds`: until the end of the last batch. `loading_seconds` of them: before the first
-    begins. `stall_seconds`: the time that a node waited for samples, on average of all nodes, including the loading but
-    not the waiting for other nodes."""
+    """Times of a training. `seconds`: until the end of the last batch. `stall_seconds`: the time that a node waited for
+    samples, on average of all nodes, including the loading before the first batch but not the waiting for other
+    nodes."""
 
     seconds: float
-    loading_seconds: float
     stall_seconds: float
 
 
@@ -52,11 +51,11 @@ def run(
     rates = ThesisRates.of(cluster)
     if policy == PERFECT:
         slowest = accesses.batch_sums(sizes).max(axis=0)
-        return ThesisResult(float(slowest.sum() * rates.compute), 0.0, 0.0)
+        return ThesisResult(float(slowest.sum() * rates.compute), 0.0)
     setup = POLICIES[policy](ThesisJob(cluster, sizes, accesses, rates, training.entropy))
     buffers = cluster.staging.capacity if setup.staging else (0,)
     capacity = tuple(buffers[node % len(buffers)] for node in range(cluster.nodes))
     staging = ThesisStaging(capacity, cluster.staging.threads, setup.from_source, setup.from_peers)
     ranks = workers(setup.accesses, sizes, setup.kept, rates, staging)
     seconds = play(ranks, accesses.steps, setup.begin, progress)
-    return ThesisResult(seconds, setup.begin, setup.begin + fmean(rank.waited for rank in ranks))
+    return ThesisResult(seconds, setup.begin + fmean(rank.waited for rank in ranks))

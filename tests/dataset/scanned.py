@@ -1,11 +1,13 @@
 """Trees to be scanned, and scans, for tests."""
 
 import os
+import re
 import time
 from pathlib import Path
 
 from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.tree_scan import ScanResult
 
 LATER = 10 * RACY_NS
 
@@ -33,3 +35,18 @@ def find(index: Index, path: str) -> int:
         row = index.lookup(row, part)
         assert row >= 0, path
     return row
+
+
+def left_out(result: ScanResult) -> int:
+    """How many entries the scan says it has left out."""
+    return _counted(result, "left out")
+
+
+def links_leaving(result: ScanResult) -> int:
+    """How many links out of the source the scan says it has kept as links."""
+    return _counted(result, "symbolic links lead out")
+
+
+def _counted(result: ScanResult, what: str) -> int:
+    found = [re.match(rf"(\d+) {what}", line) for line in result.warnings]
+    return sum(int(one[1]) for one in found if one)

@@ -9,12 +9,10 @@ from nopfsfs.plan.epoch_order import DataSet, FileOrder
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search import candidates
-from nopfsfs.plan.search.recently_used import FOR_EVER
+from tests.plan.lasting_heads import LastingHeads
 
 SEED = 42
-# Kept over the tests, which have data sets of the same sizes.
-HEADS = candidates.OrderHeads(512 << 20, kept_epochs=FOR_EVER)
+HEADS = LastingHeads(512 << 20)
 SHUFFLED = Spec("distributed", SEED)
 IN_ORDER = Spec("sequential")
 

@@ -12,20 +12,19 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search.candidates import OrderHeads
 from nopfsfs.plan.search.evidence import Ledger
-from nopfsfs.plan.search.recently_used import FOR_EVER
 from nopfsfs.plan.tracking.track import OpenVerdict, Track
 from nopfsfs.plan.visible_opens import VisibleOpens
 from nopfsfs.protocol.tripwires import Tripwires
 from tests.conftest import long, slow
 from tests.examples import examples
 from tests.plan.following_jobs import SHUFFLED, epoch_opens, feed, tree
+from tests.plan.lasting_heads import LastingHeads
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
-HEADS = OrderHeads(512 << 20, kept_epochs=FOR_EVER)
-THIN = OrderHeads(512 << 20, kept_epochs=FOR_EVER)
+HEADS = LastingHeads(512 << 20)
+THIN = LastingHeads(512 << 20)
 WORLDS = [(1, (0,)), (2, (0, 1)), (4, (1,)), (8, (4, 5, 6, 7))]
 
 

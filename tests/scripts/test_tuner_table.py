@@ -8,9 +8,9 @@ from pathlib import Path
 import bench
 import pytest
 import tuner_table
+from tuner_bars import COMPANY, Column
 
 from nopfsfs.sim.tuning import trials
-from nopfsfs.sim.tuning.bars import COMPANY, Column
 
 SHARE = Column("share", trials.alone, "wide", "share", least=0.9)
 TIME = Column("seconds", trials.alone, "wide", "seconds to 90 %", most=5.0)

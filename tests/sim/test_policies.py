@@ -44,9 +44,12 @@ def job(on: Cluster, samples: int, epochs: int, *, batch: int = 4, share: float 
     return SimJob(on, np.full(samples, SIZE, np.int64), orders, epochs, on.capacities(), share)
 
 
+def simulation(on: Cluster, samples: int, epochs: int) -> Simulation:
+    return Simulation(on, SimDataSet("d", samples, SIZE), Training(epochs, 4, drop_last=False))
+
+
 def simulate(policy: str, on: Cluster, samples: int, epochs: int) -> Outcome:
-    training = Training(epochs, 4, drop_last=False)
-    return Simulation(on, SimDataSet("d", samples, SIZE), training).run(policy)
+    return simulation(on, samples, epochs).run(policy)
 
 
 def source_reads(reads: Reads) -> int:
@@ -60,13 +63,14 @@ def source_reads(reads: Reads) -> int:
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 2.0])
 def test_homes_read_the_source_once_and_what_has_no_home(nodes: int, share: float) -> None:
     samples = 8000
-    outcome = simulate("homes", cluster(nodes, round(share * samples / nodes) * SIZE), samples, 4)
+    simulated = simulation(cluster(nodes, round(share * samples / nodes) * SIZE), samples, 4)
+    outcome = simulated.run("homes")
 
     later = max(0, samples - round(share * samples))
     assert outcome.source_reads_per_epoch[0] == samples
     assert outcome.source_reads_per_epoch[1:] == pytest.approx([later] * 3, rel=1e-3)
     assert outcome.distinct_share == pytest.approx(min(1.0, share))
-    assert outcome.least_source_bytes == pytest.approx([samples * SIZE, *[later * SIZE] * 3])
+    assert simulated.needed() == pytest.approx([samples * SIZE, *[later * SIZE] * 3])
 
 
 @pytest.mark.parametrize("policy", ["staging", "naive"])

@@ -15,6 +15,7 @@ from nopfsfs.sim.tuning.rivals import FixedLimit
 from nopfsfs.sim.tuning.shared_source import Lane, SharedSource, SourceChange, ThroughputCurve, draw_works
 from nopfsfs.sim.tuning.simulated_mount import MountSpec
 from tests.examples import examples
+from tests.sim.paced import starved
 
 CURVE = ThroughputCurve(0.02, 500.0, 4.0, falls_from=40.0, halves_after=40.0)
 
@@ -132,12 +133,12 @@ def test_a_reader_with_a_pace_takes_no_more_than_it_reads_and_what_may_be_staged
     contest = Contest(CURVE, [MountSpec(lambda: FixedLimit(20), pace=100.0, room=50.0, demands=0.0)], 30.0)
     result = contest.run(1)
     assert result.rates(5.0, 30.0)[0] == pytest.approx(100.0, rel=0.05)
-    assert result.histories[0].starved < 0.5
+    assert starved(result) < 0.5
 
 
 def test_a_reader_that_is_faster_than_the_source_starves() -> None:
     result = Contest(CURVE, [MountSpec(lambda: FixedLimit(2), pace=200.0, demands=0.0)], 20.0).run(1)
-    assert result.histories[0].starved == pytest.approx(10.0, abs=2.0)
+    assert starved(result) == pytest.approx(10.0, abs=2.0)
 
 
 class Recorder:

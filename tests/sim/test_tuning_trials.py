@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tuner_bars import ALONE, COMPANY, OVER_FIXED, Column, medians
 
 from nopfsfs.policy.limit_policy import LimitPolicy, Reason
 from nopfsfs.policy.tuner import SlowdownTuner
-from nopfsfs.sim.tuning import bars, trials
-from nopfsfs.sim.tuning.bars import ALONE, COMPANY, OVER_FIXED, Column
+from nopfsfs.sim.tuning import trials
 from nopfsfs.sim.tuning.contest import Contest
 from nopfsfs.sim.tuning.shared_source import SourceChange, ThroughputCurve
 from nopfsfs.sim.tuning.simulated_mount import MountSpec
 from nopfsfs.sim.tuning.trials import FIRST_MOUNT, OURS, SOURCES
 from tests.examples import examples
+from tests.sim.paced import starved
 
 FEWEST, FEW, MANY = (1,), range(1, 4), range(1, 21)
 COMPANIES = range(1, 6)  # of eight mounts, which average over themselves
@@ -33,7 +34,7 @@ def short(columns: Sequence[Column], seeds: Sequence[int]) -> list[str]:
     found = {
         (column.trial, column.source): [column.trial(OURS, column.source, seed) for seed in seeds] for column in columns
     }
-    values = bars.medians(found, columns)
+    values = medians(found, columns)
     return [f"{one.title}: {value:.3f}" for one, value in zip(columns, values, strict=True) if not one.holds(value)]
 
 
@@ -132,7 +133,7 @@ def test_a_reader_in_no_hurry_leaves_the_source_to_one_that_waits() -> None:
     # A fifth of the best, and all that is fetched may be staged: the lead grows.
     polite = Contest(curve, [MountSpec(calm, pace=curve.best / 5), MountSpec(hurried)], 90.0).run(1)
     assert polite.rates(60.0, 90.0)[1] > 1.3 * alike.rates(60.0, 90.0)[1]
-    assert polite.histories[0].starved < 2.0
+    assert starved(polite) < 2.0
 
 
 @st.composite

@@ -35,7 +35,7 @@ def generator(seed: int, skip: int = 0) -> np.random.RandomState:
 
 
 def generator_from_state(text: str, skip: int = 0) -> np.random.RandomState:
-    """A generator in the state that `state_text` or `torch_state` wrote, after `skip` words.
+    """A generator in the state that `torch_state` wrote, after `skip` words.
 
     Raises ValueError when the text is not such a state.
     """
@@ -53,14 +53,9 @@ def generator_from_state(text: str, skip: int = 0) -> np.random.RandomState:
     return skipped(state, skip)
 
 
-def state_text(state: np.random.RandomState) -> str:
-    """A generator's state as a word: base64 of 624 words and the index of the next one, little-endian uint32."""
-    _, key, position, *_ = state.get_state(legacy=True)
-    return base64.b64encode(np.append(key, position).astype("<u4").tobytes()).decode()
-
-
 def torch_state(raw: bytes) -> str:
-    """The state of a generator as torch gives it: `torch_state(generator.get_state().numpy().tobytes())`.
+    """The state of a generator as torch gives it: `torch_state(generator.get_state().numpy().tobytes())`. The text is
+    base64 of 624 words and the index of the next one, little-endian uint32.
 
     Raises ValueError when that is not the state of a CPU generator that was seeded.
     """

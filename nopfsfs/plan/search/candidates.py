@@ -18,7 +18,7 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Dealt, Sampler, Spec
 from nopfsfs.plan.search.deal import World
-from nopfsfs.plan.search.recently_used import EPOCHS, RecentlyUsed
+from nopfsfs.plan.search.recently_used import RecentlyUsed
 
 # Seeds that people write, and the years; 0 and 42 first: the defaults of DistributedSampler and of Hugging Face.
 COMMON_SEEDS = (
@@ -224,10 +224,10 @@ def usual_of_common(seeds: Seeds, sampler: str) -> Stage:
 class OrderHeads:
     """The beginnings of orders; those asked for last are kept, 64 MiB of them. Belongs to one thread at a time."""
 
-    def __init__(self, kept_bytes: int = _KEPT_BYTES, spacing: int = 1, kept_epochs: int = EPOCHS) -> None:
-        """`spacing`: one open in so many is seen; `kept_epochs`: in so many a beginning must have been asked for."""
+    def __init__(self, kept_bytes: int = _KEPT_BYTES, spacing: int = 1) -> None:
+        """`spacing`: one open in so many is seen."""
         self.spacing = spacing
-        self._kept: RecentlyUsed[object, NDArray[np.integer[Any]]] = RecentlyUsed(kept_bytes, kept_epochs)
+        self._kept: RecentlyUsed[object, NDArray[np.integer[Any]]] = RecentlyUsed(kept_bytes)
 
     def epoch_began(self) -> None:
         """Note that an epoch of a followed order has begun, and forget what was last asked for long ago."""

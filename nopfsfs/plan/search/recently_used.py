@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
 EPOCHS = 8
-FOR_EVER = 1 << 62
 
 
 class _Sized(Protocol):

@@ -90,6 +90,6 @@ def _agrees(words: NDArray[np.uint32], seed: int, size: int, target: SplitTarget
     step = np.arange(target.n)
     step[:-1] += words % (target.n - step[:-1])
     order = fisher_yates.forward(step)[torch_generator.randperm(torch_generator.generator(seed), size, _REACH)]
-    agreed, *_, workers = agreement(order, target.samples)
+    agreed, workers = agreement(order, target.samples)
     chance = -sum(math.log(target.n - i) for i in range(agreed)) + (math.log(workers) if workers else 0.0)
     return chance + math.log(2 * tried) < math.log(FALSE_FIND)

@@ -57,18 +57,12 @@ class StreamPlace:
 
     `word`: the first of the two words of the sampler's seed, or (direct) of the permutation, counted from the
     beginning of the stream.
-    `agreed`: how many of the target's samples are where they must be, from the first one on and without a gap. `of`:
-    how many of the target's samples were looked at. `batch` and `workers` of the loader, where they show: else 0.
     `log_chance`: logarithm of the probability that any word looked at agrees so far by chance.
     """
 
     word: int
     direct: bool
     target: int  # index into the targets
-    agreed: int
-    of: int
-    batch: int
-    workers: int
     log_chance: float
 
 
@@ -177,7 +171,7 @@ class GlobalSearch:
                 head = torch_generator.randperm(self._at(place), target.n, reach)
             else:
                 head = torch_generator.randperm(torch_generator.generator(int(words[place])), target.n, reach)
-        agreed, of, batch, workers = agreement(head, target.samples)
+        agreed, workers = agreement(head, target.samples)
         # by chance each sample is one of those that are left; where the loader was chosen, so was that
         chance = -sum(math.log(target.n - i) for i in range(agreed))
         chance += math.log(_MOST_WORKERS) if workers else 0.0
@@ -185,7 +179,7 @@ class GlobalSearch:
         word = at if direct else at - SEED_WORDS + 1
         if chance > math.log(FALSE_FIND) or word < 0:
             return None
-        return StreamPlace(word, direct, index, agreed, of, batch, workers, chance)
+        return StreamPlace(word, direct, index, chance)
 
     def _at(self, place: int) -> np.random.RandomState:
         """The generator before word `place` of those that this step looks at."""
@@ -233,22 +227,22 @@ def _plausible(heads: NDArray[np.int64], target: SearchedFiles) -> NDArray[np.bo
     return plausible
 
 
-def agreement(head: NDArray[np.int64], samples: NDArray[np.int64]) -> tuple[int, int, int, int]:
-    """(agreed, of, batch, workers): how many of a reader's samples, from the first on, stand where worker 0 of a loader
-    reads them. Worker 0 reads batch 0, batch W, batch 2 W, ... of the order."""
+def agreement(head: NDArray[np.int64], samples: NDArray[np.int64]) -> tuple[int, int]:
+    """(agreed, workers): how many of a reader's samples, from the first on and without a gap, stand where worker 0 of a
+    loader reads them; the loader's workers W, where they show: else 0. Worker 0 reads batch 0, batch W, batch 2 W, ...
+    of the order."""
     m = min(len(samples), len(head))
     lead = _leading(head[:m] == samples[:m])
     if lead in (0, m):
-        return lead, m, 0, 0
+        return lead, 0
     places = np.flatnonzero(head == samples[lead])
     workers, rest = divmod(int(places[0]), lead) if len(places) else (0, 0)
     if not 2 <= workers <= _MOST_WORKERS or rest:
-        return lead, m, 0, 0
+        return lead, 0
     place = np.arange(len(samples))
     place = place // lead * (workers * lead) + place % lead
     place = place[place < len(head)]
-    agreed = _leading(head[place] == samples[: len(place)])
-    return agreed, len(place), lead, workers
+    return _leading(head[place] == samples[: len(place)]), workers
 
 
 def _leading(equal: NDArray[np.bool_]) -> int:

@@ -68,7 +68,7 @@ def _explained(words: NDArray[np.uint32], count: int, target: WeightedTarget) ->
     chance of that)."""
     edges = cumulative(target.classes, target.weights)
     for word in _places(words, count, target, edges):
-        agreed, *_, workers = agreement(samples(edges, words[word : word + _REACH]), target.samples)
+        agreed, workers = agreement(samples(edges, words[word : word + _REACH]), target.samples)
         yield word, agreed, _chance(target, edges, agreed, workers)
 
 

@@ -39,12 +39,10 @@ class MountSpec:
 
 @dataclass(slots=True)
 class SimulatedHistory:
-    """The life of a mount. `decisions`: (time, limit, reason); `demands`: its demand reads as (begin, seconds);
-    `starved`: the time in which its reader waited, in seconds."""
+    """The life of a mount. `decisions`: (time, limit, reason); `demands`: its demand reads as (begin, seconds)."""
 
     decisions: list[tuple[float, int, Reason]] = field(default_factory=list)
     demands: list[tuple[float, float]] = field(default_factory=list)
-    starved: float = 0.0
 
 
 class SimulatedMount:
@@ -155,10 +153,7 @@ class SimulatedMount:
         if self._ended:
             return
         now = self._source.now
-        wanted = (now - self._consumed_at) * self.spec.pace
-        got = min(wanted, self.staged)
-        self._consumed += got
-        self.history.starved += (wanted - got) / self.spec.pace
+        self._consumed += min((now - self._consumed_at) * self.spec.pace, self.staged)
         self._consumed_at = now
         self._fill()
         self._source.call_at(now + PACED_CHECK, self._look)

@@ -18,14 +18,14 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import candidates, matching
 from nopfsfs.plan.search.matching import Search
-from nopfsfs.plan.search.recently_used import FOR_EVER
 from tests.conftest import slow
 from tests.plan.jobs import mixed, workers_of
+from tests.plan.lasting_heads import LastingHeads
 
 SEED, OTHER = 4711, 815
 FILES, BATCH, WORKERS = 6000, 16, 2
 FIRST_ROW = 20
-HEADS = candidates.OrderHeads(256 << 20, kept_epochs=FOR_EVER)
+HEADS = LastingHeads(256 << 20)
 # The whole job reads here; a node of two.
 WORLDS = {"alone": (1, (0,)), "ranks 4-7 of 8": (8, (4, 5, 6, 7))}
 # Epoch, batches of each rank that are skipped: Trainer's skip_first_batches, Lightning, StatefulDataLoader.

@@ -3,8 +3,6 @@ and 4.0, mosaicml-streaming 0.13), and the follower."""
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,13 +13,13 @@ from nopfsfs.plan.epoch_order import DataSet, FileOrder, Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import huggingface, registry, sharding
 from nopfsfs.plan.samplers.sampler import Spec, Value
-from nopfsfs.plan.search import candidates
-from nopfsfs.plan.search.recently_used import FOR_EVER
 from tests.examples import examples
+from tests.plan.lasting_heads import LastingHeads
+from tests.plan.samplers.orders import digest_of
 
 NAMES = ("hf_stream", "hf_streaming")
 SEED = 42
-HEADS = candidates.OrderHeads(64 << 20, kept_epochs=FOR_EVER)
+HEADS = LastingHeads(64 << 20)
 
 
 def _every_spec(name: str, seed: int) -> list[Spec]:
@@ -98,7 +96,7 @@ def _mosaic(seed: int = 9176, **options: Value) -> Spec:
 
 
 def _head_and_digest(order: np.ndarray) -> tuple[list[int], str]:
-    return order[:5].tolist(), hashlib.sha256(order.astype("<i8").tobytes()).hexdigest()[:16]
+    return order[:5].tolist(), digest_of(order)
 
 
 ALGOS = ("py1e", "py1br", "py1s", "py2s", "naive")

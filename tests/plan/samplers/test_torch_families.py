@@ -3,8 +3,6 @@ values for where there is no torch."""
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +13,7 @@ from nopfsfs.plan.samplers import registry, torch_global
 from nopfsfs.plan.samplers.sampler import Spec
 from tests.examples import examples
 from tests.plan.loaders import read
+from tests.plan.samplers.orders import digest_of, state_text
 
 SIZES = (1, 2, 3, 17, 97, 1000)
 SEEDS = (0, 42, 2**32 + 5, -7)
@@ -37,10 +36,6 @@ def _made_again(spec: Spec) -> Spec:
     family = registry.sampler(spec.sampler)
     options = {name: bool(v) if family.options[name].kind is bool else v for name, v in spec.options}
     return registry.make_spec(family, spec.seed, options)
-
-
-def _digest(order: np.ndarray) -> str:
-    return hashlib.sha256(order.astype("<i8").tobytes()).hexdigest()[:16]
 
 
 # -- golden values: captured from torch 2.13 --
@@ -72,7 +67,7 @@ def test_golden(spec: Spec, epoch: int, expected: list[int]) -> None:
 
 
 def test_golden_of_a_million() -> None:
-    assert _digest(registry.order(Spec("global", 42), 1_000_003)) == "43dcc1fc7e6b5803"
+    assert digest_of(registry.order(Spec("global", 42), 1_000_003)) == "43dcc1fc7e6b5803"
 
 
 # -- against torch --
@@ -206,7 +201,7 @@ def test_the_state_of_a_live_generator(torch, drawn: int) -> None:
     generator = torch.Generator().manual_seed(77)
     torch.rand(drawn, generator=generator)
     state = torch_generator.torch_state(generator.get_state().numpy().tobytes())
-    assert torch_generator.state_text(torch_generator.generator_from_state(state)) == state
+    assert state_text(torch_generator.generator_from_state(state)) == state
     loader = torch.utils.data.DataLoader(range(97), shuffle=True, generator=generator)
     for epoch in range(2):
         np.testing.assert_array_equal(registry.order(_spec("random", state=state), 97, epoch), read(loader))

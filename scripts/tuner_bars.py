@@ -1,4 +1,4 @@
-"""The figures of the trials that are printed and tested, and what the tuner's must reach."""
+"""The figures of the tuner's trials that are printed and tested, and what the tuner's must reach."""
 
 from __future__ import annotations
 
