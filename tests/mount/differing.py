@@ -35,6 +35,7 @@ from tests.mount import rights
 from tests.mount.acting import Outcome, User
 from tests.mount.harness import Mounted, content, module, mounted, run
 from tests.mount.history import READ, Attributes, Entry, History
+from tests.waiting import wait_until
 
 OWNER, GROUP, OTHER = 54320, 54322, 54323
 MEMBER = 54321
@@ -385,11 +386,8 @@ class Machine:
     def kill_supervisor(self, rng: Random) -> str | None:
         if not self.kind.lasting or self.stopped or self._kill("supervisor") is None:
             return None
-        deadline = time.monotonic() + 10
-        while any(p.role == "supervisor" for p in living(read_pids(self.m.state_dir))):
-            if time.monotonic() > deadline:
-                raise Difference("a killed supervisor lives on")
-            time.sleep(0.02)
+        if not wait_until(lambda: all(p.role != "supervisor" for p in living(read_pids(self.m.state_dir))), 10):
+            raise Difference("a killed supervisor lives on")
         adopted = run([*module("nopfs"), "adopt", str(self.m.path)])
         if adopted.returncode:
             raise Difference(f"nopfs adopt: {adopted.stderr}")

@@ -17,6 +17,7 @@ from tuned_mounts import OutsideTuner, Share
 from tuner_mount_table import OURS, WHO, Column
 
 from nopfsfs.policy.limit_policy import SIZE_CLASSES, LimitDecision, Reason, SourceSample
+from tests.waiting import wait_until
 
 ALONE, RATIO = Column("knee24", 1, least=0.85), Column("knee24", 2, is_ratio=True, most=1.3)
 
@@ -69,16 +70,10 @@ class Climbing:
         return LimitDecision(min(4, int(sample.under_way_seconds)), Reason.MORE, 0.001)
 
 
-def wait_for(control: FakeControl, samples: int) -> None:
-    deadline = time.monotonic() + 20
-    while control.samples < samples and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
 def test_a_rival_sets_the_limit_when_it_changes_and_no_more_once_it_is_stopped() -> None:
     control = FakeControl()
     with tuned_mounts.tuned(control, Climbing):  # type: ignore[arg-type]
-        wait_for(control, 8)
+        assert wait_until(lambda: control.samples >= 8)
     assert control.limits == [1, 2, 3, 4], "1 at first, until what was under way has ended"
     with tuned_mounts.tuned(control, None):  # type: ignore[arg-type]
         pass

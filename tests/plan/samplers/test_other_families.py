@@ -3,7 +3,6 @@ the frameworks gave (numpy 2.4, Python 3.11, grain 0.2.18, datasets 5.2, webdata
 
 from __future__ import annotations
 
-import hashlib
 import random
 
 import numpy as np
@@ -18,6 +17,7 @@ from nopfsfs.plan.samplers.dali import std_shuffle, std_shuffle64
 from nopfsfs.plan.samplers.grain import index_shuffle
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 from tests.examples import examples
+from tests.plan.samplers.orders import digest_of
 
 NAMES = ("numpy", "numpy_legacy", "python", "grain", "hf_datasets", "webdataset", "webdataset_split", "dali")
 sizes = st.integers(1, 1500)
@@ -27,10 +27,6 @@ seeds = st.integers(0, 2**32 - 1)
 def _every_spec(name: str, seed: int) -> list[Spec]:
     family = registry.sampler(name)
     return [Spec(name, seed), *family.variants(seed), *family.unusual(seed)]
-
-
-def _digest(order: np.ndarray) -> str:
-    return hashlib.sha256(order.astype("<i8").tobytes()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,7 +125,7 @@ def test_variants_differ_and_are_what_a_user_could_have_configured(name: str) ->
 def test_values_of_the_frameworks(spec: Spec, n: int, epoch: int, head: list[int], digest: str) -> None:
     order = registry.order(spec, n, epoch)
     assert order[: len(head)].tolist() == head
-    assert _digest(order) == digest
+    assert digest_of(order) == digest
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 17, 64, 65, 1000, 70_001])
