@@ -279,10 +279,10 @@ class EventLoop:
         events = kinds, rows, values, _ = self._server_rings.take(EVENTS_AT_ONCE)
         opens = np.flatnonzero((kinds == _OPEN) | (kinds == _TRIPWIRE))
         self._metrics[Metric.OBSERVED] += len(opens)
-        before, after = np.split(opens, [self._signal.turns_at(kinds[opens] == _TRIPWIRE)])
+        before, after = np.split(opens, [self._signal.changes_at(kinds[opens] == _TRIPWIRE)])
         self._observe(events, before)
         if len(after):
-            self._signal.turn(self.follower)
+            self._signal.change_over(self.follower)
             self._observe(events, after)
         c, closes = self.policy, not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
@@ -315,7 +315,7 @@ class EventLoop:
             predicted = follower.observe(rows, self._readers.processes(threads))
             of, foreseen = follower.stood_for - before, follower.predicted_for - foreseen_before
             self._say_state(follower.status())
-        self._signal.told(kinds == _TRIPWIRE, of, foreseen)
+        self._signal.count(kinds == _TRIPWIRE, of, foreseen)
         if self._copy_opens is not None and len(rows):
             as_said = None if predicted is None else predicted != 0
             self._copy_opens(SeenOpens(times, self._readers.processes(threads), rows, as_said, stand_for))

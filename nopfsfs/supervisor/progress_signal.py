@@ -55,11 +55,11 @@ class ProgressSignal:
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
-        self._turns_from = 0  # opens seen
+        self._steady_from = 0  # opens seen
         self._puzzled_until = -math.inf
         self._puzzled = False
         self._unknown = False  # the follower began while few opens showed: it may never find who reads now
-        self._told_of = float(metrics[Metric.TRIPWIRES_TELL_OF])
+        self._counted_of = float(metrics[Metric.TRIPWIRES_TELL_OF])
         self._foreseen = float(metrics[Metric.PREDICTED])
         self._visible: VisibleOpens | None = None
         if how == "tripwire":
@@ -68,7 +68,7 @@ class ProgressSignal:
         if how != "open":
             apart = metrics[Metric.TRIPWIRES_APART]  # as a supervisor before this one has decided
             self._choose(Tripwires(tripwires.first, tripwires.n, apart=apart) if apart else tripwires)
-        self._thin = self._told_to_be_thin  # the follower is told the opens of tripwires only
+        self._thin = self._servers_are_thin  # the follower gets the opens of tripwires only
 
     def _choose(self, tripwires: Tripwires) -> None:
         mask = tripwires.mask()
@@ -77,7 +77,7 @@ class ProgressSignal:
         self._bytes = float(files.sum()) / max(1, int(self._sizes[mask].sum()))
 
     @property
-    def _told_to_be_thin(self) -> bool:
+    def _servers_are_thin(self) -> bool:
         return self._metrics[Metric.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
 
     @property
@@ -107,27 +107,27 @@ class ProgressSignal:
         elif self.refusing:
             follower.without_closes()
         self._watch(follower)
-        if self._told_to_be_thin:
+        if self._servers_are_thin:
             self._unknown = True
             self._show_all()
 
     @property
-    def _turning(self) -> bool:
-        """True: servers were told of a change, and the follower has not gone over."""
-        return self._thin != self._told_to_be_thin
+    def _changing(self) -> bool:
+        """True: servers count in a new way, and the follower has not changed yet."""
+        return self._thin != self._servers_are_thin
 
-    def turns_at(self, wires: npt.NDArray[np.bool_]) -> int:
+    def changes_at(self, wires: npt.NDArray[np.bool_]) -> int:
         """The number of these opens before the one with which the follower changes to the signal of the servers: the
         first that was counted in the new way. All of them, where there is none. `wires` b[k]: opens that were counted
         as tripwires."""
-        if not self._turning:
+        if not self._changing:
             return len(wires)
-        heard = wires if self._told_to_be_thin else ~wires
-        return int(np.argmax(heard)) if heard.any() else len(wires)
+        in_new_way = wires if self._servers_are_thin else ~wires
+        return int(np.argmax(in_new_way)) if in_new_way.any() else len(wires)
 
-    def turn(self, follower: Follower | None) -> None:
-        """Let the follower change to the signal of the servers. Called between the opens of `turns_at`."""
-        self._thin = self._told_to_be_thin
+    def change_over(self, follower: Follower | None) -> None:
+        """Let the follower change to the signal of the servers. Called between the opens of `changes_at`."""
+        self._thin = self._servers_are_thin
         if self._unknown:
             self._show_all()
         if follower is None or self._visible is None:
@@ -140,13 +140,13 @@ class ProgressSignal:
 
     def taken(self, follower: Follower | None, policy: NodePolicy) -> None:
         """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
-        if self._auto and self._visible is not None and follower is not None and not self._turning:
+        if self._auto and self._visible is not None and follower is not None and not self._changing:
             self._decide(follower, policy)
 
     def _watch(self, follower: Follower) -> None:
         """All opens are shown for a while at least."""
         self._puzzled_until = time.monotonic() + LEAST_S
-        self._turns_from = follower.opens + LEAST_OPENS
+        self._steady_from = follower.opens + LEAST_OPENS
 
     def _decide(self, follower: Follower, policy: NodePolicy) -> None:
         self._puzzled = follower.puzzled
@@ -171,7 +171,7 @@ class ProgressSignal:
 
     def _all_explained(self, follower: Follower) -> bool:
         """True when tripwires suffice again: names that the kernel remembers can be no tripwires any more."""
-        if not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
+        if not follower.steady or follower.opens < self._steady_from or time.monotonic() < self._puzzled_until:
             return False
         assert self._visible is not None
         return self._visible.spacing <= 2 * self._tripwires.for_certain(follower.shortest_part).apart
@@ -196,7 +196,7 @@ class ProgressSignal:
             await self._wanted.wait()
             await trio.sleep_until(self._rest_until)
             self._wanted = trio.Event()
-            if not self._thin or self._turning or not (self._puzzled or self._unknown):
+            if not self._thin or self._changing or not (self._puzzled or self._unknown):
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
             self._metrics[Metric.SHOWN] = Shown.FORGETTING
@@ -225,16 +225,16 @@ class ProgressSignal:
         """True when opens were counted by tripwires."""
         return self.refusing and self._visible is not None
 
-    def told(self, wires: npt.NDArray[np.bool_], of: float, foreseen: float = 0.0) -> None:
+    def count(self, wires: npt.NDArray[np.bool_], of: float, foreseen: float = 0.0) -> None:
         """Count opens, which stand for `of` opens, of which the plan foresaw `foreseen`. `wires` b[k]: those that
         servers counted as tripwires, and not as opens. A server that has not read yet that all opens are to show
         hides those of other files."""
         count = int(np.count_nonzero(wires))
         hidden = 0.0 if self._thin else count * (self.apart - 1.0)
-        self._told_of += of + hidden - (len(wires) - count)
+        self._counted_of += of + hidden - (len(wires) - count)
         self._foreseen += foreseen
         self._metrics[Metric.TRIPWIRES_OBSERVED] += count
-        self._metrics[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)
+        self._metrics[Metric.TRIPWIRES_TELL_OF] = round(self._counted_of)
         self._metrics[Metric.PREDICTED] = round(self._foreseen)
 
     @property

@@ -65,8 +65,8 @@ def turn(signal: ProgressSignal, follower: Follower, policy: Policy | None = Non
 
 def heard(signal: ProgressSignal, follower: Follower) -> None:
     """Take an open of a server that goes by what it was told last."""
-    if signal.turns_at(np.array([signal.name == "tripwire"])) == 0:
-        signal.turn(cast(Any, follower))
+    if signal.changes_at(np.array([signal.name == "tripwire"])) == 0:
+        signal.change_over(cast(Any, follower))
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
         assert follower.told == ["only"]
         kernel.goes_on.release()
         await until(lambda: metrics[Metric.SHOWN] == Shown.ALL)
-        assert signal.turns_at(np.array([True, True])) == 2, "what comes now was put before all showed"
+        assert signal.changes_at(np.array([True, True])) == 2, "what comes now was put before all showed"
         signal.taken(cast(Any, follower), cast(Any, Policy()))
         assert signal.shown(np.arange(N)) is not None
-        assert signal.turns_at(np.array([True, False, True])) == 1
-        signal.turn(cast(Any, follower))
+        assert signal.changes_at(np.array([True, False, True])) == 1
+        signal.change_over(cast(Any, follower))
         assert signal.shown(np.arange(N)) is None
-        assert signal.turns_at(np.array([True, False])) == 2, "a server that is late does not change that"
+        assert signal.changes_at(np.array([True, False])) == 2, "a server that is late does not change that"
         assert (follower.told, signal.name) == (["only", "all"], "attributes")
         turn(signal, follower)
         assert signal.name == "attributes"
@@ -212,13 +212,13 @@ def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
         signal.taken(cast(Any, follower), cast(Any, Policy()))
         assert signal.refusing
         assert signal.shown(np.arange(N)) is None
-        assert signal.turns_at(np.array([False] * 3)) == 3
+        assert signal.changes_at(np.array([False] * 3)) == 3
     assert follower.told == []
-    assert signal.turns_at(np.array([False, True, False])) == 1
-    signal.turn(cast(Any, follower))
+    assert signal.changes_at(np.array([False, True, False])) == 1
+    signal.change_over(cast(Any, follower))
     assert follower.told == ["only"]
     assert signal.shown(np.arange(N)) is not None
-    assert signal.turns_at(np.array([False, True])) == 2, "a server that is late does not change that"
+    assert signal.changes_at(np.array([False, True])) == 2, "a server that is late does not change that"
 
 
 def test_opens_that_did_not_show_are_estimated() -> None:
@@ -229,7 +229,7 @@ def test_opens_that_did_not_show_are_estimated() -> None:
     server[Metric.TRIPWIRES], server[Metric.TRIPWIRE_BYTES], server[Metric.OPENS] = wires, 10 * wires, 5
     made = signal.estimate(server)
     assert (made[Metric.OPENS], made[Metric.OPENED_BYTES]) == (5 + N - 1, 10 * (N - 1)), "one epoch of all files"
-    signal.told(np.ones(wires, bool), 2500.25, 2400.5)  # of a part of the files, in which there are more tripwires
+    signal.count(np.ones(wires, bool), 2500.25, 2400.5)  # of a part of the files, in which there are more tripwires
     made = signal.estimate(server)
     assert (made[Metric.OPENS], made[Metric.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
     again = make("tripwire", metrics)  # another supervisor takes over

@@ -1,6 +1,6 @@
 """The plan that is assumed of a data set of which nothing is known yet, so that staging can begin.
 
-Owns what a mount is told about the plan before any open (`PlanHints`). Pure.
+Owns what users state about the plan before any open (`PlanHints`). Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plans that are believed: the one place where a plan is assumed, registered, adopted, confirmed and given up.
+"""The plans that are followed: the one place where a plan is assumed, registered, adopted, confirmed and given up.
 
 Owns the tracks, which of them is shown and whose streams are handed out, and what is left unread where no plan is
 known. Does not search.
@@ -59,7 +59,7 @@ class Beliefs:
 
     def track_for(self, index: int, row: int, reader: int) -> Track | None:
         """The track that an open of a row of data set `index` is shown to. A data set that is read beside others gets a
-        plan; None: nothing is believed of it."""
+        plan; None: no plan is followed there."""
         tracks = self._binding.serving[index]
         if tracks:
             return self._binding.choose(tracks, row, reader, self.opens)

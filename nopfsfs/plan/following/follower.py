@@ -99,7 +99,7 @@ class Follower:
         out = bytearray(len(rows))
         whose = readers.tolist() if readers is not None else [0] * len(rows)
         owner, serving, beliefs = self._ownership.of, self._binding.serving, self._beliefs
-        known, each = len(owner), self._tells_of
+        known, each = len(owner), self._stands_for
         self.stood_for += each * len(rows)
         for i, row in enumerate(rows.tolist()):
             beliefs.opens += 1
@@ -148,8 +148,8 @@ class Follower:
         return track.places.opens() if track is not None else 0.0
 
     @property
-    def _tells_of(self) -> float:
-        """The opens that each one that shows is told of, on average over all files."""
+    def _stands_for(self) -> float:
+        """The number of opens that each open that shows stands for, on average over all files."""
         showing = self._beliefs.showing
         return showing.apart if showing is not None else 1.0
 
@@ -334,7 +334,7 @@ class Follower:
         since = self.opens - ACTIVE
         return any(len(cohort) >= _PUZZLING and cohort.last > since for cohort in self._cohorts.cohorts)
 
-    # -- what is believed --
+    # -- what is followed --
 
     def status(self) -> PlanStatus:
         """The plan of the data set that is read."""
@@ -369,7 +369,7 @@ class Follower:
         return [plan for plan in found if plan is not None]
 
     def plans(self, count: int) -> list[tuple[PlanStatus, NDArray[np.int64]]]:
-        """All that is believed, what is read now first, each with the rows that come next in it, int64[<= count]."""
+        """All that is followed, what is read now first, each with the rows that come next in it, int64[<= count]."""
         return [
             (describe(track, self._datasets, self._hints.seed), track.upcoming(track.position, count))
             for track in self._by_use()

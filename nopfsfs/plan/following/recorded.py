@@ -18,7 +18,7 @@ from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.tracking.track import Track
 
 PLANS_MOST = 4
-# Bounds of what is believed of a record.
+# Bounds of what is taken from a record.
 EPOCH_MOST, WORLD_MOST = 1 << 20, 1 << 20
 
 Part = tuple[str, int, tuple[tuple[str, Value], ...]]  # of the files: name of the subset, seed, options
@@ -26,7 +26,7 @@ Part = tuple[str, int, tuple[tuple[str, Value], ...]]  # of the files: name of t
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """A plan that was followed, as it was believed last. `dataset`: path below the source, "." for all of it; `files`:
+    """A plan that was followed, as it was followed last. `dataset`: path below the source, "." for all of it; `files`:
     how they are listed (`dataset/file_orders.py`); `inflight`: K where it was known. `position`: accesses of the epoch
     before the first that was still to come, all local ranks."""
 

@@ -80,7 +80,7 @@ def task(
     sampler: str,
     known: Sequence[Spec] = (),
 ) -> SlowSearchTask | None:
-    """The task for a cohort; None when neither search could find anything. `known`: plans that were believed before:
+    """The task for a cohort; None when neither search could find anything. `known`: plans that were followed before:
     the stream is looked at from the place of such a plan on first."""
     names = [family.name for family in registry.families(sampler)]
     wanted = [name for name in (TORCH, TENSORFLOW, WEIGHTED) if name in names]

@@ -213,7 +213,7 @@ class PlacementAgreement:
         with trio.move_on_after(SENDING_S) as limit:
             await self._send_to(ALL_OTHERS, message)
         if limit.cancelled_caught:
-            log.error("the other nodes could not be told %s in time", type(message).__name__)
+            log.error("the other nodes did not take the message %s in time", type(message).__name__)
 
     async def _take(self, node: int, message: messages.FromCluster | None) -> None:
         match message:

@@ -19,7 +19,7 @@ from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.supervisor.cluster.copy_handover import Send
 
 log = logging.getLogger(__name__)
-LOOK_S = 5.0  # between looks at what is to be told
+LOOK_S = 5.0  # between looks at what is to be sent
 KNOWN_S = 150.0  # for which what a node has said counts: an idle one knows nothing of the source any more
 SENDING_S = 10.0  # what the peer process does not take by then is not said
 
@@ -85,7 +85,7 @@ class SharedBase:
         with trio.move_on_after(SENDING_S) as limit:
             await self._send(to, message)
         if limit.cancelled_caught:
-            log.warning("the other nodes could not be told what the source takes in time")
+            log.warning("the other nodes did not take in time what this node knows of the source")
 
 
 def _found(memory: SourceMemory) -> FoundOfSource:

@@ -31,10 +31,10 @@ from nopfsfs.system.proc import Usage, usage
 log = logging.getLogger(__name__)
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 USAGE_EVERY = 10  # rows of the history for which one look at the processes' time counts: it costs as much as all else
-LEAD_MOST_S = 1e6  # that is told to the stager
+LEAD_MOST_S = 1e6  # that the stager gets
 LEAD_SHOWN_S = 1e4  # a reader that reads no more has a lead that grows: more is not shown
 SINCE_MOST_S = 1e12  # from 1970, either way
-ROUNDING_S = 0.01  # a client may ask from the begin of a row on, as it was told, while the clock is being disciplined
+ROUNDING_S = 0.01  # a client may ask from the begin of a row on, as it was answered, while the clock is set
 ROWS_MOST = 720  # of the history in one answer: to write more numbers would hold the supervisor up
 
 
@@ -126,7 +126,7 @@ class Observer:
     # ---- rows of the history ------------------------------------------------------------------------------
 
     def _follow_lead(self, now: float) -> None:
-        """Find the lead, and tell the stager: -1 where it is not known."""
+        """Find the lead, and write it down for the stager: -1 where it is not known."""
         follower, lead = self._loop.follower, None
         if follower is not None:
             ahead = self._loop.policy.fetches.ahead_of(follower.position)

@@ -116,7 +116,7 @@ class PeerHandle:
         self._events.close()
         log.warning("the peer process is gone; this mount goes on by itself")
 
-    # ---- what it is told ----------------------------------------------------------------------------------
+    # ---- messages to it ----------------------------------------------------------------------------------
 
     async def mounted(self) -> None:
         """Return when all ranks have mounted, or the peer process is gone. Before that the peer process takes no

@@ -130,7 +130,7 @@ class ServerHandle:
             self._control.close()
         return self._pool.goes_on_without(self, child)
 
-    # ---- what it is told ----------------------------------------------------------------------------------
+    # ---- messages of the server ---------------------------------------------------------------------------
 
     def send(self, message: Message, *fds: int) -> bool:
         """Send a message, with descriptors; return False where the server does not take it."""
