@@ -120,15 +120,18 @@ def affordable(held: int, available: int, memory: int, processes: int = 0) -> in
 
 
 def under_pressure(
-    configured: int, allowed: int, used: int, available: int, memory: int, held: int, promised: int = 0
-) -> int:
+    configured: int, allowed: int, used: int, available: int, memory: int, held: int, promised: int = 0,
+    beside: int = 0,
+) -> int:  # fmt: skip
     """The budget from now on, given the memory that the node has available. The budget shrinks at once and grows back
     by an eighth at a time, as far as it is `affordable`. `used`: bytes in arena and page cache; `held`: those that the
     kernel cannot take back. `promised`: bytes of the available ones that other mounts will fill. Promised bytes bound
-    the budget, and nothing is given up for them."""
+    the budget, and nothing is given up for them. `beside`: bytes that other mounts hold, which see the same pressure:
+    each gives in proportion to what it holds."""
     floor = kept_free(memory)
     if available < floor:
-        return max(0, min(allowed, used - (floor - available)))
+        given = (floor - available) * held // (held + beside) if beside > 0 else floor - available
+        return max(0, min(allowed, used - given))
     most, step = affordable(held, available - promised, memory), max(configured // 8, 1)
     if allowed > most:
         return max(0, most - step // 2)  # half a step less, so that the budget does not change again each second

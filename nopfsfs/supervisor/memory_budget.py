@@ -47,6 +47,7 @@ class MemoryBudget:
         self._node, self._charges, self._data = node, charges, int(charges.sum())
         self.configured, self._page_cache, self._stager = configured, page_cache, stager
         self._unmeasured = False  # that was logged
+        self._was_short = False  # at the last look
         found = node_memory.measure(promised=node.others())
         most = budget.affordable(stager[Metric.ARENA_USED], found.available, found.total, processes)
         self.allowed = min(configured, most)
@@ -76,10 +77,13 @@ class MemoryBudget:
             found = self._measure()
             if found is None:
                 continue
-            used = self.used(policy.pages_used)
+            used, others = self.used(policy.pages_used), self._node.others()
+            # Another may be stopped, or slow: where memory is still short at the next look, each gives all of it.
+            beside = 0 if self._was_short else others.held
+            self._was_short = found.available < budget.kept_free(found.total)
             allowed = budget.under_pressure(
                 self.configured, self.allowed, used["ram"] + used["page_cache"], found.available, found.total,
-                used["ram"], self._node.others().node,
+                used["ram"], others.node, beside,
             )  # fmt: skip
             self._node.promise(allowed, used["ram"])
             if allowed != self.allowed or policy.total != self._data:

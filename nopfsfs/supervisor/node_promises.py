@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from nopfsfs.system.descriptors import closing_fd
-from nopfsfs.system.node_memory import NOTHING_PROMISED, Promised
+from nopfsfs.system.node_memory import Promised
 from nopfsfs.system.proc import start_time
 
 log = logging.getLogger(__name__)
@@ -69,17 +69,19 @@ class NodePromises:
             yield
 
     def others(self) -> Promised:
-        """Return what other mounts were promised and do not hold."""
-        node = cgroup = 0
+        """Return what other mounts were promised and do not hold, and what they hold."""
+        node = cgroup = held = 0
         with suppress(OSError), closing_fd(os.open(self._run_dir, _DIRECTORY)) as run:
             for name in os.listdir(run)[:MOUNTS_MOST]:
                 found = _read(run, name)
                 if found is None or found.pid == self._own[0] or start_time(found.pid) != found.start_time:
                     continue
-                missing = max(0, found.budget - max(0, found.held))
+                holds, beside = max(0, found.held), found.cgroup == self._own[2]
+                missing = max(0, found.budget - holds)
                 node += missing
-                cgroup += missing * (found.cgroup == self._own[2])
-        return Promised(node, cgroup) if node else NOTHING_PROMISED
+                cgroup += missing * beside
+                held += holds * beside
+        return Promised(node, cgroup, held)
 
     def promise(self, budget: int, held: int) -> None:
         """Write this mount's down, where it has changed by enough. A fault costs others some knowledge, no more."""

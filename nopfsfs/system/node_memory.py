@@ -21,10 +21,12 @@ class Memory:
 
 
 class Promised(NamedTuple):
-    """Bytes that others will take, so that they are not available: on the node, and in this process's cgroup."""
+    """Bytes that others will take, so that they are not available: on the node, and in this process's cgroup. `held`:
+    bytes that others in this cgroup hold."""
 
     node: int
     cgroup: int
+    held: int = 0
 
 
 NOTHING_PROMISED = Promised(0, 0)

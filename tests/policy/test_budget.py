@@ -97,6 +97,19 @@ def test_under_pressure_the_budget_stays_within_bounds(numbers: tuple[int, int, 
         assert allowed <= now <= most
 
 
+@given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=8), amounts, amounts)
+def test_mounts_beside_each_other_give_together_what_is_missing(held: list[int], available: int, memory: int) -> None:
+    """In proportion to what they hold."""
+    missing = budget.kept_free(memory) - available
+    if missing <= 0:
+        return
+    total = sum(held)
+    left = [budget.under_pressure(one, one, one, available, memory, one, 0, total - one) for one in held]
+    given_up = [one - now for one, now in zip(held, left, strict=True)]
+    assert min(missing, total) - len(held) <= sum(given_up) <= min(missing, total)
+    assert all(abs(gave - min(missing, total) * one // total) <= 1 for gave, one in zip(given_up, held, strict=True))
+
+
 @given(st.integers(1, 1 << 45), amounts)
 def test_when_the_pressure_is_over_the_budget_grows_back_in_few_steps(configured: int, memory: int) -> None:
     allowed, available = 0, 3 * memory + configured + 3

@@ -41,9 +41,9 @@ def test_what_others_do_not_hold_yet_is_theirs(node: NodePromises, tmp_path: Pat
     assert node.others() == NOTHING_PROMISED
     beside(tmp_path, "first", os.getppid(), budget=1000, held=300)
     beside(tmp_path, "second", os.getppid(), budget=500, held=700)
-    assert node.others() == (700, 700)
+    assert node.others() == (700, 700, 1000)
     beside(tmp_path, "third", os.getppid(), budget=50, held=0, cgroup="0::/elsewhere\n")
-    assert node.others() == (750, 700)
+    assert node.others() == (750, 700, 1000)
 
 
 def test_a_mount_does_not_count_itself(node: NodePromises) -> None:
@@ -59,16 +59,16 @@ def test_what_is_told_is_read_by_others(node: NodePromises, tmp_path: Path) -> N
         "from nopfsfs.supervisor.node_promises import NodePromises as N;"
         f"print(*N({str(other)!r}, {str(tmp_path)!r}).others())"
     )
-    assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == ["6300", "6300"]
+    assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == ["6300", "6300", "100"]
     node.promise(6400, 200)
-    assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == ["6200", "6200"]
+    assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == ["6200", "6200", "200"]
 
 
 def test_a_mount_that_was_killed_is_promised_nothing(node: NodePromises, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         wait_until(lambda: start_time(process.pid) is not None)
         beside(tmp_path, "first", process.pid, budget=1000, held=0)
-        assert node.others() == (1000, 1000)
+        assert node.others() == (1000, 1000, 0)
         process.kill()
     assert node.others() == NOTHING_PROMISED
     beside(tmp_path, "second", os.getppid(), budget=1000, held=0, start_time=1)  # another process has the number now
