@@ -29,10 +29,10 @@ WINDOW_MOST = 256 * MIB
 class MemorySplit:
     """Parts of the budget, in bytes. `arena` + `pages` is at most the whole budget.
 
-    Of the arena, `homes` is for files that stay, `stream` for files that do not, `ranges` for blocks of files that are
-    read by ranges and pass through, `resident` for such blocks that stay. Of `pages`, `page_homes` stay and the rest is
-    a window ahead of the reader. A file larger than `whole_limit` is never staged whole; `large` bytes are in such
-    files."""
+    Of the arena, `homes` is for files that stay, `stream` for files that do not. Of files that are read by ranges,
+    `ranges` is for blocks that pass through, `resident` for blocks that stay. Of `pages`, `page_homes` stay and the
+    rest is a window ahead of the reader. A file larger than `whole_limit` is never staged whole; `large` bytes are in
+    such files."""
 
     arena: int
     homes: int

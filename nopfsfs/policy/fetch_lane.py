@@ -191,8 +191,8 @@ class FetchLane:
 
     def eta(self, size: int, now: float) -> float:
         """Seconds until a request that begins now has ended. The larger of two: its own time; and the time of all bytes
-        under way, its own included, at the lane's rate. (Their sum would count what is under way twice, as a request's
-        time has grown by it already.) And where nothing has ended for long, at least as long again."""
+        under way, its own included, at the lane's rate. The sum would count twice what is under way, by which a
+        request's time has grown already. Where nothing has ended for long, at least as long again."""
         self._pass(now)
         eta = max(self.seconds(size), (self._bytes + size) / self._rate)
         silence = now - self._ended_at if self._requests else 0.0

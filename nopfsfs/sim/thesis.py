@@ -26,8 +26,8 @@ NAMES = (PERFECT, *POLICIES)
 @dataclass(frozen=True, slots=True)
 class ThesisResult:
     """Times of a training. `seconds`: until the end of the last batch. `stall_seconds`: the time that a node waited for
-    samples, on average of all nodes, including the loading before the first batch but not the waiting for other
-    nodes."""
+    samples, on average of all nodes. The loading before the first batch is in it, the waiting for other nodes is
+    not."""
 
     seconds: float
     stall_seconds: float

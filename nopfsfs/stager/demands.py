@@ -47,8 +47,8 @@ class Demands:
 
     def retry(self, *, freed: bool = False) -> bool:
         """Try the demands again that wait for room; True when some still do. `freed`: memory was. Demands of files that
-        are not kept by blocks are tried only then, and no further than there is room, or when their time is over. Each
-        try costs range blocks their memory."""
+        are not kept by blocks are tried only then, as far as there is room, or when their time is over. Each try costs
+        range blocks their memory."""
         delayed, self._delayed = self._delayed, deque()
         for demand, since in delayed:
             large = demand.row in self._copies

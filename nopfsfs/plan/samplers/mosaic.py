@@ -160,7 +160,7 @@ def _first_seen(shards: Ints, n: int) -> Ints:
 
 def _epoch(spec: Spec, n: int, epoch: int, algo: str, canonical: int) -> tuple[_Runs, Ints | None]:
     """The pieces in the order of an epoch, and the shard of each sample. The latter is None where `algo` does not
-    mix the samples of several shards, and where the number of samples is not known or above `_MOST_SAMPLES`."""
+    mix the samples of several shards, and where there are more samples than `_MOST_SAMPLES` or an unknown number."""
     text = str(spec.get("sizes", ""))
     if not text and algo in _NEED_SIZES:
         raise ValueError(f"sizes: {algo} needs them")

@@ -41,8 +41,8 @@ class ResidentBlocks:
     def resize(self, budget: int, large: int) -> list[Load]:
         """Change the budget; `large`: the bytes of all large files. Return the blocks that have to make room.
 
-        A job that reads each large file once an epoch uses a block again before two epochs have refused as many bytes
-        as find no room. One that was not used for longer is given up for another.
+        A job that reads each large file once an epoch uses a block again within two epochs: before as many bytes were
+        refused as find no room in two. A block that was not used for longer is given up for another.
         """
         self.budget, self._idle_most = budget, 2 * max(0, large - budget)
         gone = []
