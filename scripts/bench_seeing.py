@@ -81,7 +81,7 @@ def asked(mountpoint: Path) -> Iterator[None]:
     ended = threading.Event()
 
     def ask() -> None:
-        while not ended.is_set():
+        while not ended.is_set():  # also after an error
             with contextlib.suppress(NopfsError), Connection(state_dir) as connection:
                 while not ended.is_set():
                     connection.send("status")

@@ -202,7 +202,6 @@ class DiskWriter:
             return
         try:
             disk.write(row, pinned.data, version)
-            disk.worked()
             check = int(self._columns.check[row])
         except OSError as e:
             self._write_failed(row, number, e)
@@ -212,7 +211,9 @@ class DiskWriter:
             self._state.unpin(pinned.slot)
         if not self._watch.settle():
             disk.remove(row)  # it took too long, and nobody waits for it any more
-        elif self._state.publish_disk(row, number, version):
+            return
+        disk.worked()
+        if self._state.publish_disk(row, number, version):
             self._metrics[Metric.DISK_WRITES] += 1
             if registers and self._registered.is_large(row):
                 self._to_register.append((row, number, check))

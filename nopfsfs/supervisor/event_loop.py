@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
 READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 300 µs that the readers could have
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
-QUIET_S, QUIET_PAUSE_S = 2.0, 0.2  # after so long without reads and commands: a job finds its first files staged
+QUIET_S, QUIET_PAUSE_S = 2.0, 0.2  # after so long without reads and commands
 WORK_PAUSE_S = 0.03  # between two looks for work of the plan, at least
 EVENTS_AT_ONCE = 4096
 AUDIT_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
@@ -75,8 +75,7 @@ class EventLoop:
         self.audit = PageCacheAudit(policy.residency.charges, policy.pushes.paged)
         self._audit_at = time.monotonic() + AUDIT_PAUSE_S
         self._audited = -1
-        self._evictions_read = 0
-        self._lost = (0, 0)
+        self._evictions_read, self._lost = 0, (0, 0)
         self.follower: Follower | None = None
         self._generation = -1
         self._readers = ThreadProcesses()
@@ -85,7 +84,7 @@ class EventLoop:
         self.awaiting_plan = False  # while a plan is being made
         self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
         self._copy_opens: Callable[[SeenOpens], None] | None = None
-        self._wake_at = self._quiet_at = -math.inf
+        self._wake_at, self._quiet_at = -math.inf, math.inf  # inf: something new has begun
         self._unclosed = 0  # events to take before `events_lost`: the closes of the opens among them may be lost
         self._said: tuple[str, str | None, str | None] | None = None
 
@@ -106,6 +105,7 @@ class EventLoop:
     def fetch_ahead(self) -> None:
         """From now on fetch ahead: it is known where files live, or will not be."""
         self.holds_back = False
+        self._quiet_at = math.inf
 
     def await_plan(self) -> None:
         """Leave events in the rings, while there is room, until `follow` is called."""
@@ -124,6 +124,7 @@ class EventLoop:
     def follow(self, follower: Follower | None) -> None:
         """Take the plan from this follower from now on; None: there will be no plan."""
         self.follower = follower
+        self._quiet_at = math.inf
         self._generation = -1  # generations of two followers say nothing of each other
         self.awaiting_plan = False
         if follower is not None:
@@ -175,7 +176,7 @@ class EventLoop:
                 self.looked.unpark_all()
             # Where not all pages may stay, what is read has to be dropped soon.
             busy = staged or ordered or hurries or (read and self.policy.pushes.bounded)
-            if ordered or read or self.policy.fetches.under_way:
+            if ordered or read or self.policy.fetches.under_way or self._quiet_at == math.inf:
                 self._quiet_at = now + QUIET_S
             idle_s = IDLE_PAUSE_S if now < self._quiet_at else QUIET_PAUSE_S
             await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else idle_s)
@@ -231,8 +232,7 @@ class EventLoop:
         if not self._stager_ring.pending():
             return False
         kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
-        c = self.policy
-        strays: list[int] = []
+        c, strays = self.policy, list[int]()
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _STAGED:
                 c.staged(row)

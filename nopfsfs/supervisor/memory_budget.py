@@ -21,6 +21,9 @@ from nopfsfs.system.outages import SHORTAGE
 
 log = logging.getLogger(__name__)
 PAUSE_S = 1.0  # between two looks at the node's memory
+# Looks in a row at too little memory, each after others have given their parts. Then each mount gives all that is
+# missing: another may be stopped.
+SHARED_LOOKS = 4
 FURTHEST_LOOKED_AT = 1 << 20  # positions of the access stream
 
 
@@ -47,7 +50,7 @@ class MemoryBudget:
         self._node, self._charges, self._data = node, charges, int(charges.sum())
         self.configured, self._page_cache, self._stager = configured, page_cache, stager
         self._unmeasured = False  # that was logged
-        self._was_short = False  # at the last look
+        self._short_looks = 0  # the last ones in a row that found too little memory
         found = node_memory.measure(promised=node.others())
         most = budget.affordable(stager[Metric.ARENA_USED], found.available, found.total, processes)
         self.allowed = min(configured, most)
@@ -78,9 +81,9 @@ class MemoryBudget:
             if found is None:
                 continue
             used, others = self.used(policy.pages_used), self._node.others()
-            # Another may be stopped, or slow: where memory is still short at the next look, each gives all of it.
-            beside = 0 if self._was_short else others.held
-            self._was_short = found.available < budget.kept_free(found.total)
+            short = found.available < budget.kept_free(found.total)
+            self._short_looks = self._short_looks + 1 if short else 0
+            beside = others.held if self._short_looks <= SHARED_LOOKS else 0
             allowed = budget.under_pressure(
                 self.configured, self.allowed, used["ram"] + used["page_cache"], found.available, found.total,
                 used["ram"], others.node, beside,

@@ -1,4 +1,4 @@
-"""The site's policy for this mount: looked for at least once a minute, applied to the tuner (docs/operations.md).
+"""The site's policy for this mount: looked for about once a minute, applied to the tuner (docs/operations.md).
 
 A file that is broken, or does not answer, leaves the last good one; that is said once in the log, and in the status.
 """

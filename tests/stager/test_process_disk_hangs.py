@@ -104,9 +104,31 @@ def test_what_is_to_be_written_to_a_disk_that_hangs_is_not_held_for_it(
         gate.set()
         s.command(StagerCommand.TO_DISK, [rows[4]], 1)
         s.wait_for(Event.OFF_DISK, rows[4])  # it is left alone for a while
-        assert wait_until(lambda: not any(Path(disk.path).glob(f"nopfs-*/*/{rows[0]}"))), "the copy that came too late"
+        late = f".nopfs-tier-*/copies/*/{rows[0]}"
+        assert wait_until(lambda: not any(Path(disk.path).glob(late))), "the copy that came too late"
         assert base.columns.disk[rows[0]] == 0
         assert s.read(rows[0]) == (0, content(1, 2 * PAGE))
+
+
+def test_a_write_that_comes_too_late_does_not_end_the_rest_of_its_disk(
+    base: Shared, disk: DiskSpec, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_alone, "TIER_FIRST_S", 0.01)
+    first, second = base.row("f00"), base.row("f01")
+    with running(base, (disk,)) as s:
+        s.command(StagerCommand.FETCH, [first, second])
+        s.wait_for(Event.STAGED, first)
+        s.wait_for(Event.STAGED, second)
+        gate.clear()
+        s.command(StagerCommand.TO_DISK, [first], 1)
+        s.wait_for(Event.OFF_DISK, first)
+        gate.set()
+        assert wait_until(lambda: any(Path(disk.path).glob(f".nopfs-tier-*/copies/{first & 255:02x}")))
+        s.command(StagerCommand.TO_DISK, [second], 1)
+        s.wait_for(Event.OFF_DISK, second)
+        assert wait_until(lambda: base.metrics[Metric.DISKS_BYPASSED] == 0), "it hangs no more, and yet rests"
+        assert not s.stager._disks[1].is_rested()
+        assert base.metrics[Metric.DISK_WRITES] == 0
 
 
 def test_a_file_that_changes_while_it_is_written_is_said_to_be_not_there(

@@ -17,7 +17,7 @@ import trio.testing
 from nopfsfs.policy.budget import kept_free
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor import memory_budget
-from nopfsfs.supervisor.memory_budget import PAUSE_S, MemoryBudget
+from nopfsfs.supervisor.memory_budget import PAUSE_S, SHARED_LOOKS, MemoryBudget
 from nopfsfs.supervisor.node_promises import NodePromises
 from nopfsfs.system.node_memory import NOTHING_PROMISED, Memory, Promised
 
@@ -85,6 +85,8 @@ def test_beside_another_mount_it_gives_its_part_and_where_that_is_not_enough_all
         async with watching(node) as budget:
             found[0] = LITTLE
             await trio.sleep(1.5 * PAUSE_S)
+            assert budget.allowed == 8 * GIB - missing // 2
+            await trio.sleep((SHARED_LOOKS - 1) * PAUSE_S)
             assert budget.allowed == 8 * GIB - missing // 2
             await trio.sleep(PAUSE_S)
             assert budget.allowed == 8 * GIB - missing

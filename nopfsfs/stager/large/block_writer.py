@@ -150,6 +150,7 @@ class BlockWriter:
         check = copy.digest.intdigest()
         self._disks[copy.tier].end_sparse(copy.row, copy.version, check)
         copy.ended = True
+        self._disks[copy.tier].worked()
         if self._large.publish(copy, check):
             self._close(copy)
             self._metrics[Metric.DISK_WRITES] += 1
