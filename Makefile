@@ -47,9 +47,11 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
-# File by file on two processors. A test that hangs ends by a signal: the end of a whole worker would leave pytest waiting.
+# File by file on two processors, in the order of tests/conftest.py: pytest-xdist would take files of many tests first, and
+# leave one processor with the few that take longest. A test that hangs ends by a signal: the end of a whole worker would
+# leave pytest waiting.
 PYTEST := $(BIN)/python -m pytest -q
-all_tests = $(PYTEST) -n 2 --dist loadfile --timeout-method signal --durations 20 $(1)
+all_tests = $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --timeout-method signal --durations 20 $(1)
 
 # Who names tests wants them run.
 test: $(READY)
