@@ -1,6 +1,6 @@
 """Messages between server and stager: one datagram each on socket pairs (SOCK_SEQPACKET).
 
-Orders of the supervisor to the stager are in `supervisor_stager`.
+Commands of the supervisor to the stager are in `supervisor_stager`.
 """
 
 from __future__ import annotations

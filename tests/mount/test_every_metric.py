@@ -53,7 +53,7 @@ class Watch:
 
     def __init__(self, m: Mounted) -> None:
         self._mount, self._over = nopfsfs.Mount(m.path), threading.Event()
-        self.values: dict[str, set[object]] = {}
+        self.values: dict[str, set[object]] = {name: set() for name in listed()}
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Watch:
@@ -71,11 +71,11 @@ class Watch:
                 self._look()
 
     def _look(self) -> None:
-        seen: dict[str, list[object]] = {name: [] for name in listed()}
+        seen: dict[str, list[object]] = {name: [] for name in self.values}
         for one in self._mount.metrics():
             seen[one.name.removeprefix("nopfs_")].append((tuple(one.labels.values()), one.value))
         for name, values in seen.items():
-            self.values.setdefault(name, set()).add(repr(values))
+            self.values[name].add(repr(values))
 
     def stays(self) -> set[str]:
         """What has had one value all the time, of what is to move here."""

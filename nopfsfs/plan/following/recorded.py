@@ -26,7 +26,7 @@ Part = tuple[str, int, tuple[tuple[str, Value], ...]]  # of the files: name of t
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """A plan that was followed, as it was followed last. `dataset`: path below the source, "." for all of it; `files`:
+    """A plan that a mount followed, in its last state. `dataset`: path below the source, "." for all of it; `files`:
     how they are listed (`dataset/file_orders.py`); `inflight`: K where it was known. `position`: accesses of the epoch
     before the first that was still to come, all local ranks."""
 

@@ -108,7 +108,7 @@ class Agreement:
         self.state = PlanState.WATCHING
 
     def begin_epoch(self) -> None:
-        """Forget what contradicted the plan in the epoch before."""
+        """Forget what contradicted the plan before: another epoch, or another plan, begins."""
         self.against = 0
 
     def give_up(self, state: PlanState) -> None:
