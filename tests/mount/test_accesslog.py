@@ -135,6 +135,7 @@ def test_a_sample_is_said_to_be_one(mounting: Mounting, data: Path) -> None:
     assert len(out.splitlines()) < len(opened) / 2
 
 
+@pytest.mark.long
 def test_a_listener_that_never_reads_disturbs_nobody(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", str(SEED), "--signal", "open") as m:
         deaf = [Connection(m.state_dir) for _ in range(9)]
@@ -151,6 +152,7 @@ def test_a_listener_that_never_reads_disturbs_nobody(mounting: Mounting, data: P
                 connection.__exit__(None, None, None)
 
 
+@pytest.mark.long
 def test_an_unmount_ends_the_log(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--signal", "open") as m, listening(m) as log:
         begun(m, log)

@@ -84,6 +84,7 @@ def test_four_readers_while_the_disk_is_full(mounting: Mounting, data: Path, tin
     assert record["read_errors"] == 0
 
 
+@pytest.mark.long
 def test_copies_on_disk_that_rot_are_not_served(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

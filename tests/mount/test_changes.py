@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import slow
+from tests.conftest import long, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, Mounted, Reader, content, run, write
 from tests.mount.modes import Mode
@@ -101,7 +101,7 @@ CHANGES = [overwrite, overwrite_a_part, grow, append, shrink, empty, replace, re
            become_a_link_out]  # fmt: skip
 
 
-@pytest.fixture(params=["", "--ram 4M"], ids=["whole", "ranges"])
+@pytest.fixture(params=[long(""), "--ram 4M"], ids=["whole", "ranges"])
 def flags(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -180,6 +180,7 @@ def test_while_they_are_open_and_partly_read(
                 assert reader.result() == "ended"
 
 
+@pytest.mark.long
 def test_an_old_handle_never_gets_bytes_of_the_new_version(
     mounting: Mounting, source: Path, files: dict[str, Change]
 ) -> None:
@@ -202,6 +203,7 @@ def test_an_old_handle_never_gets_bytes_of_the_new_version(
         assert m.status()["stager"]["changed_files"] == len(files) - 3  # those that are still files
 
 
+@pytest.mark.long
 def test_what_is_staged_is_served_as_it_was(mounting: Mounting, source: Path, files: dict[str, Change]) -> None:
     with mounting(source, "--ram", "400M") as m:
         for name, change in files.items():
@@ -210,6 +212,7 @@ def test_what_is_staged_is_served_as_it_was(mounting: Mounting, source: Path, fi
             assert read(m.path / name) == digest(OLD), name
 
 
+@pytest.mark.long
 def test_a_file_that_is_being_written_is_taken_up_when_it_has_settled(mounting: Mounting, changing: Path) -> None:
     """Its writer is in the middle: the times have changed, all bytes have not yet."""
     with mounting(changing.parent) as m:
@@ -245,6 +248,7 @@ def read_past_the_cache(path: Path) -> None:
         os.close(fd)
 
 
+@pytest.mark.long
 def test_a_mapping_of_a_changed_file_gets_a_signal_not_a_mixture(mounting: Mounting, changing: Path) -> None:
     program = """
 import mmap, os, sys
@@ -269,6 +273,7 @@ with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
         check_new(m, "f.jpg", expected)
 
 
+@pytest.mark.long
 def test_hard_links_change_together(mounting: Mounting, changing: Path) -> None:
     os.link(changing, changing.parent / "g.jpg")
     with mounting(changing.parent) as m:
@@ -278,6 +283,7 @@ def test_hard_links_change_together(mounting: Mounting, changing: Path) -> None:
         assert wait_until(lambda: read(m.path / "f.jpg") == read(m.path / "g.jpg") == digest(NEW))
 
 
+@pytest.mark.long
 def test_a_vanished_file_that_comes_back_is_read_again(mounting: Mounting, changing: Path) -> None:
     kept = changing.with_name("kept")
     with mounting(changing.parent) as m:
@@ -288,6 +294,7 @@ def test_a_vanished_file_that_comes_back_is_read_again(mounting: Mounting, chang
         assert wait_until(lambda: read(m.path / "f.jpg") == digest(OLD))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_file_that_turns_unreadable(mounting: Mounting, changing: Path, open_to_all: Path) -> None:
     changing.parent.chmod(0o755)
@@ -299,6 +306,7 @@ def test_a_file_that_turns_unreadable(mounting: Mounting, changing: Path, open_t
         assert wait_until(lambda: read(m.path / "f.jpg") == digest(OLD))
 
 
+@pytest.mark.long
 def test_a_directory_that_vanishes(mounting: Mounting, changing: Path) -> None:
     with mounting(changing.parent) as m:
         run(["rm", "-r", str(changing.parent / "others")])

@@ -69,7 +69,8 @@ def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path, re
         read_all(m)
 
 
-@pytest.mark.parametrize("redelivery", [long("kernel"), "records"], indirect=True)
+@BOTH
+@pytest.mark.long
 def test_twenty_deaths_of_the_only_server(mounting: Mounting, tmp_path: Path, redelivery: str) -> None:
     """Four readers get all their bytes."""
     fill(tmp_path / "source", 60, 60_000)
@@ -93,7 +94,7 @@ def test_twenty_deaths_of_the_only_server(mounting: Mounting, tmp_path: Path, re
         read_all(m)
 
 
-@BOTH
+@pytest.mark.parametrize("redelivery", ["kernel", long("records")], indirect=True)
 def test_a_reader_of_a_request_that_an_heir_took_over_can_be_killed(
     mounting: Mounting, tmp_path: Path, redelivery: str
 ) -> None:
@@ -118,7 +119,7 @@ def test_a_reader_of_a_request_that_an_heir_took_over_can_be_killed(
 
 
 @BOTH
-@pytest.mark.parametrize("servers", ["1", "2"])
+@pytest.mark.parametrize("servers", ["1", long("2")])
 def test_servers_that_die_while_they_wait_for_the_source(
     mounting: Mounting, tmp_path: Path, servers: str, redelivery: str
 ) -> None:
@@ -134,7 +135,7 @@ def test_servers_that_die_while_they_wait_for_the_source(
             slow.release()
 
 
-@pytest.mark.parametrize("redelivery", ["kernel", "records", "none"], indirect=True)
+@pytest.mark.parametrize("redelivery", ["kernel", long("records"), long("none")], indirect=True)
 def test_a_server_dies_when_there_is_no_supervisor(mounting: Mounting, tmp_path: Path, redelivery: str) -> None:
     """Another one sees to what it had taken; where that is lost, the mount ends, and nobody waits."""
     fill(tmp_path / "backing", 4, 50_000)
@@ -293,6 +294,7 @@ def test_the_mount_command_takes_over(mounting: Mounting, data: Path) -> None:
         read_all(m)
 
 
+@pytest.mark.long
 def test_a_version_with_another_memory_is_refused_and_changes_nothing(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         before = {p.pid for p in read_pids(m.state_dir)}
@@ -303,6 +305,7 @@ def test_a_version_with_another_memory_is_refused_and_changes_nothing(mounting: 
 
 
 @BOTH
+@pytest.mark.long
 def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path, redelivery: str) -> None:
     with mounting(data, "--seed", "42") as m:
         before = {p.pid for p in read_pids(m.state_dir)}
@@ -317,7 +320,8 @@ def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path, redeliv
         assert m.status()["state"] == "running"
 
 
-@pytest.mark.parametrize("fallback", ["no fast path", long("no redelivery")])
+@pytest.mark.long
+@pytest.mark.parametrize("fallback", ["no fast path", "no redelivery"])
 def test_without_what_recovery_needs(
     mounting: Mounting, data: Path, fallback: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +343,7 @@ def test_without_what_recovery_needs(
         assert run([*module("umount"), str(m.path)]).returncode == 0
 
 
-@pytest.mark.parametrize("servers", ["1", "2"])
+@pytest.mark.parametrize("servers", ["1", long("2")])
 def test_signals_that_do_not_kill_do_not_interrupt(mounting: Mounting, tmp_path: Path, servers: str) -> None:
     (tmp_path / "backing").mkdir()
     (tmp_path / "backing/f.jpg").write_bytes(content(1, 300_000))

@@ -69,6 +69,7 @@ def test_two_mounts_of_one_source_share_a_disk_directory(data: Path, tmp_path: P
     assert os.listdir(disk) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")
 @pytest.mark.parametrize("owner", [long(0), NOBODY])
 def test_with_user_the_copies_are_that_user_s_and_root_clears_up(
@@ -93,6 +94,7 @@ def test_with_user_the_copies_are_that_user_s_and_root_clears_up(
     assert os.listdir(disk) == []
 
 
+@pytest.mark.long
 def test_a_tier_whose_directory_is_removed_costs_nobody_a_read(mounting: Mounting, data: Path, disk: Path) -> None:
     with mounting(data, *SMALL, "--disk", f"{disk}:100M", *GONE) as m:
         m.errors_expected = True

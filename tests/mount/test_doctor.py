@@ -119,6 +119,7 @@ def test_hidden_paths(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     assert (said["weight"], said["files"][-1]["rules"], said["files"][-1]["path"]) == (0.5, [1], seen["path"])
 
 
+@pytest.mark.long
 def test_a_supervisor_that_was_killed(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     with mounting(data) as m:
         m.kill("supervisor")
@@ -133,6 +134,7 @@ def test_a_supervisor_that_was_killed(mounting: Mounting, data: Path, tmp_path: 
         assert run([*module("nopfs"), "adopt", str(m.path)]).returncode == 0
 
 
+@pytest.mark.long
 def test_a_server_that_is_stopped(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     with mounting(data, "--servers", "1") as m:
         m.errors_expected = True  # the supervisor may replace the server meanwhile
@@ -168,6 +170,7 @@ def test_a_source_that_does_not_answer(mounting: Mounting, tmp_path: Path) -> No
             slow.release()
 
 
+@pytest.mark.long
 def test_all_processes_were_killed(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     with mounting(data) as m:
         processes = living(read_pids(m.state_dir))

@@ -17,7 +17,7 @@ import pytest
 from nopfsfs.control.process_list import living, read_pids, wait_all
 from nopfsfs.control.readiness import READY
 from nopfsfs.errors import Exit
-from tests.conftest import tmpfs
+from tests.conftest import long, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
 from tests.waiting import wait_until
@@ -57,9 +57,11 @@ def in_the_foreground(m: Mounted, **options: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    "words", [["umount"], ["umount", "-l"], ["fusermount3", "-u"], ["fusermount3", "-u", "-z"]], ids=" ".join
+    "words",
+    [["umount"], long(["umount", "-l"]), long(["fusermount3", "-u"]), ["fusermount3", "-u", "-z"]],
+    ids=" ".join,
 )
-@pytest.mark.parametrize("flags", [(), ("--seed", "42", "--ram", "8M")], ids=["plain", "staging"])
+@pytest.mark.parametrize("flags", [long(()), ("--seed", "42", "--ram", "8M")], ids=["plain", "staging"])
 def test_unmounted_by_others(mounting: Mounting, data: Path, words: list[str], flags: tuple[str, ...]) -> None:
     if shutil.which(words[0]) is None:
         pytest.skip(f"no {words[0]}")
@@ -69,7 +71,7 @@ def test_unmounted_by_others(mounting: Mounting, data: Path, words: list[str], f
         m.wait_gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, long(signal.SIGINT)])
 def test_signals(mounting: Mounting, data: Path, number: signal.Signals) -> None:
     with mounting(data, "--seed", "42") as m:
         m.kill("supervisor", number)
@@ -90,6 +92,7 @@ def test_what_was_mounted_there_since_stays(mounting: Mounting, data: Path) -> N
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_a_server_that_is_told_to_end_is_replaced(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", "42") as m:
         m.errors_expected = True
@@ -98,6 +101,7 @@ def test_a_server_that_is_told_to_end_is_replaced(mounting: Mounting, data: Path
         read_all(m)
 
 
+@pytest.mark.long
 def test_a_signal_while_four_read(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", "42") as m:
         readers = [Reader("loop", m.path) for _ in range(4)]
@@ -123,6 +127,7 @@ def test_an_unmount_never_finds_our_own_processes_in_the_way(mounting: Mounting,
             m.wait_gone()
 
 
+@pytest.mark.long
 def test_busy_holders_are_named_then_it_is_unmounted_lazily(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", "42") as m:
         readers = [Reader("loop", m.path, cwd=m.path) for _ in range(4)]
@@ -167,7 +172,7 @@ def test_a_second_mount_is_refused(mounting: Mounting, data: Path) -> None:
         read_all(m, readers=1)
 
 
-@pytest.mark.parametrize("in_use", [False, True])
+@pytest.mark.parametrize("in_use", [False, long(True)])
 def test_a_mount_at_the_place_of_one_that_is_ending(mounting: Mounting, data: Path, in_use: bool) -> None:
     """It has its own state, which the other does not take with it."""
     with mounting(data) as m:
@@ -197,6 +202,7 @@ def test_a_mount_at_the_same_path_in_another_mount_namespace(mounting: Mounting,
         assert m.status()["state"] == "running"
 
 
+@pytest.mark.long
 def test_two_mounts_that_start_at_once(mounting: Mounting, data: Path) -> None:
     """One gets it, the others are refused."""
     with mounting(data) as m:
@@ -209,6 +215,7 @@ def test_two_mounts_that_start_at_once(mounting: Mounting, data: Path) -> None:
         read_all(m, readers=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signals) -> None:
     with mounting(data) as m:
@@ -223,7 +230,7 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, long(signal.SIGHUP)])
 def test_a_signal_to_the_command_while_it_starts_leaves_no_mount(
     mounting: Mounting, data: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -238,6 +245,7 @@ def test_a_signal_to_the_command_while_it_starts_leaves_no_mount(
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_a_hangup_under_nohup_while_it_starts_changes_nothing(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0
@@ -249,6 +257,7 @@ def test_a_hangup_under_nohup_while_it_starts_changes_nothing(mounting: Mounting
         assert m.status()["state"] == "running"
 
 
+@pytest.mark.long
 def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0
@@ -260,6 +269,7 @@ def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mount
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_umount_twice(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0
@@ -267,6 +277,7 @@ def test_umount_twice(mounting: Mounting, data: Path) -> None:
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_umount_twice_at_once(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         both = [subprocess.Popen([*module("umount"), str(m.path)], stderr=subprocess.DEVNULL) for _ in range(2)]
@@ -275,6 +286,7 @@ def test_umount_twice_at_once(mounting: Mounting, data: Path) -> None:
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_a_mount_in_another_process_group_survives_its_shell(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0

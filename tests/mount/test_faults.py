@@ -15,6 +15,7 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, read_pids, start_time
 from nopfsfs.errors import Exit
+from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import (
     TEST_ID,
@@ -66,7 +67,7 @@ def ended(reader: Reader) -> bool:
 # ---- the source -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", ["open", "read"])
+@pytest.mark.parametrize("operation", [long("open"), "read"])
 def test_a_source_that_stalls_and_comes_back(mounting: Mounting, slow: SlowSource, operation: str) -> None:
     with mounting(slow.path) as m:
         slow.stall(operation, "f.jpg")
@@ -83,6 +84,7 @@ def test_a_source_that_stalls_and_comes_back(mounting: Mounting, slow: SlowSourc
         assert slow.counters().files["f.jpg"].opens == 1
 
 
+@pytest.mark.long
 def test_a_source_that_never_answers_is_an_error_in_the_end(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path, "--io-timeout", "1s") as m:
         m.errors_expected = True
@@ -100,8 +102,8 @@ def outcome(m: Mounted, name: str) -> object:
     return found[0] if isinstance(found, list) else found
 
 
-@pytest.mark.parametrize("operation", ["open", "read"])
-@pytest.mark.parametrize("seed", [(), ("--seed", "42")], ids=["plain", "seed"])
+@pytest.mark.parametrize("operation", [long("open"), "read"])
+@pytest.mark.parametrize("seed", [long(()), ("--seed", "42")], ids=["plain", "seed"])
 def test_a_source_that_fails_and_recovers(
     mounting: Mounting, slow: SlowSource, operation: str, seed: tuple[str, ...]
 ) -> None:
@@ -132,6 +134,7 @@ def test_what_fails_and_what_stalls_in_each_mode(mounting: Mounting, slow: SlowS
         assert outcome(m, "f.jpg") == SIZE
 
 
+@pytest.mark.long
 def test_a_reader_that_is_killed_while_it_waits(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path) as m:
         slow.stall("read", "f.jpg")
@@ -161,6 +164,7 @@ def test_an_unmount_while_the_source_stalls(mounting: Mounting, slow: SlowSource
         mount_again(m)
 
 
+@pytest.mark.long
 def test_what_was_killed_and_unmounted_by_hand_is_in_nobodys_way(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         kill_all(m)

@@ -14,7 +14,7 @@ import pytest
 
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.fuse.mount_table import find_mount
-from tests.conftest import FakeMount
+from tests.conftest import FakeMount, long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, module, mounted, read_all, run
 from tests.mount.users import NOBODY
@@ -44,7 +44,7 @@ def written(report: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("how", ["umount", "SIGTERM", "nopfs-umount --report"])
+@pytest.mark.parametrize("how", ["umount", long("SIGTERM"), long("nopfs-umount --report")])
 def test_it_is_there_when_the_mount_has_ended(how: str, mounting: Mounting, data: Path, report: Path) -> None:
     with mounting(data, "--user", str(NOBODY), "--job-report", str(report)) as m:
         read_all(m, 1)
@@ -88,6 +88,7 @@ def test_a_report_that_cannot_be_written_costs_the_report_alone(
     assert f"the report {open_to_all}/none/r could not be written: No such file or directory" in log
 
 
+@pytest.mark.long
 def test_below_ends_all_mounts_there_also_dead_ones(data: Path, open_to_all: Path) -> None:
     (open_to_all / "dead").mkdir()
     dead = FakeMount(data, open_to_all / "dead")
@@ -113,6 +114,7 @@ def test_below_ends_all_mounts_there_also_dead_ones(data: Path, open_to_all: Pat
         dead.end()
 
 
+@pytest.mark.long
 def test_below_names_what_it_could_not_end_and_goes_on(data: Path, open_to_all: Path) -> None:
     (open_to_all / "a").mkdir()
     (open_to_all / "b").mkdir()

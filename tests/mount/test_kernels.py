@@ -34,6 +34,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "number"),
     [
@@ -65,7 +66,7 @@ def test_without_calls(mounting: Mounting, data: Path, names: list[str], number:
         assert all(name in doctor for name in names)
 
 
-@pytest.mark.parametrize("name", ["pidfd_send_signal", "pidfd_open"])
+@pytest.mark.parametrize("name", ["pidfd_send_signal", long("pidfd_open")])
 def test_processes_are_ended_without_pidfds(mounting: Mounting, data: Path, name: str) -> None:
     """A stopped supervisor ends nothing by itself: nopfs-umount has to send signals."""
     with mounting(data) as m:

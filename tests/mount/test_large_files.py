@@ -100,6 +100,7 @@ def test_a_stager_that_dies_in_the_midst_costs_no_byte(data: Path, disk: Path, t
         read_all(m, readers=2)
 
 
+@pytest.mark.long
 def test_a_second_mount_reads_nothing_that_is_kept(data: Path, disk: Path, tmp_path: Path) -> None:
     flags = ("--ram", "32M", "--disk-keep", "yes", "--disk", f"{disk}:400M")
     with mounted(data, *flags, work=tmp_path, hangs_s=120.0) as m:  # it waits for most of the usual minute

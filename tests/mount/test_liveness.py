@@ -13,7 +13,7 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, living, read_pids, start_time
 from nopfsfs.errors import Exit
-from tests.conftest import remove_state
+from tests.conftest import long, remove_state
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, read_all, run
 from tests.waiting import wait_until
@@ -257,7 +257,7 @@ def kill_supervisor(m: Mounted) -> None:
     assert wait_until(lambda: "supervisor" not in roles(m))
 
 
-@pytest.mark.parametrize("stopped", ["stager", "supervisor", pytest.param("server", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stopped", ["stager", long("supervisor"), pytest.param("server", marks=pytest.mark.slow)])
 def test_a_mount_that_is_gone_leaves_no_process(mounting: Mounting, data: Path, stopped: str) -> None:
     with mounting(data) as m:
         m.errors_expected = True

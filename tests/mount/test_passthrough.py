@@ -20,7 +20,7 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.fuse.connection import PASSES_FROM
-from tests.conftest import place_for_all, slow
+from tests.conftest import long, place_for_all, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
 from tests.mount.readers import digest
@@ -155,7 +155,8 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
 
 
 @pytest.mark.parametrize("flags", [
-    ["--passthrough", "off"], ["--passthrough", "on", "--no-fast-path"], ["--passthrough", "on", "NOPFS_WITHOUT"],
+    ["--passthrough", "off"], long(["--passthrough", "on", "--no-fast-path"]),
+    long(["--passthrough", "on", "NOPFS_WITHOUT"]),
 ])  # fmt: skip
 def test_without(
     mounting: Mounting, data: Path, real_disk: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch
@@ -346,6 +347,7 @@ def test_a_mount_that_is_taken_over(mounting: Mounting, data: Path, real_disk: P
         assert m.status()["read_errors"] == 0
 
 
+@pytest.mark.long
 def test_a_file_that_changed_is_read_anew_and_whoever_has_it_open_goes_on(
     mounting: Mounting, tmp_path: Path, data: Path, real_disk: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_who_was_kept_out_since(mounting: Mounting, tree: Path, flags: str) -> N
         assert (m.path / "chmod/f").read_bytes() == content(0, 5000)
 
 
+@pytest.mark.long
 def test_a_directory_above_the_source_that_is_closed(mounting: Mounting, open_to_all: Path) -> None:
     outer = open_to_all / "outer"
     write(outer, {"source/f": b"x"})

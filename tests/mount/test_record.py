@@ -11,6 +11,7 @@ from slow_source import SlowSource
 
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
+from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, fill, read_all
 
@@ -49,7 +50,7 @@ def check(record: dict[str, Any], opens: int, size: int) -> None:
     assert record["wait_seconds"] >= 0
 
 
-@pytest.mark.parametrize("flags", [(), ("--seed", "42")], ids=["plain", "seed"])
+@pytest.mark.parametrize("flags", [long(()), ("--seed", "42")], ids=["plain", "seed"])
 def test_each_file_is_opened_once_at_the_source(mounting: Mounting, slow: SlowSource, flags: tuple[str, ...]) -> None:
     with mounting(slow.path, *flags) as m:
         read_all_of_mount(m, rounds=EPOCHS)
@@ -108,6 +109,7 @@ def test_a_training_job_in_the_order_of_its_sampler(mounting: Mounting, slow: Sl
     check(m.report, EPOCHS * COUNT, total)
 
 
+@pytest.mark.long
 def test_a_plan_that_does_not_match_costs_no_correctness(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", "42", "--ram", "4M") as m:
         local = Mounted(tmp_path / "backing", m.path, m.log, m.test_id)
@@ -117,7 +119,7 @@ def test_a_plan_that_does_not_match_costs_no_correctness(mounting: Mounting, slo
     assert record["read_errors"] == 0
 
 
-@pytest.mark.parametrize("flags", ["--ram 4M", "--ram 4M --seed 42"], ids=["plain", "seed"])
+@pytest.mark.parametrize("flags", [long("--ram 4M"), "--ram 4M --seed 42"], ids=["plain", "seed"])
 def test_budgets_hold_when_all_is_quiet(mounting: Mounting, slow: SlowSource, flags: str) -> None:
     with mounting(slow.path, *flags.split()) as m:
         read_all_of_mount(m, rounds=1)

@@ -36,6 +36,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.stager.load import BLOCK
 from nopfsfs.supervisor.caller_budget import SHARE, STORE_S
 from nopfsfs.system.proc import usage
+from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, run, write
 from tests.mount.memory import own_processor_wait_s, processor_wait_s
@@ -153,7 +154,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
     assert sum(row[at] for row in m.report["history"][0]["rows"]) == pytest.approx(EPOCHS * FILES, rel=0.5)
 
 
-@pytest.mark.parametrize("signal", ["tripwire", "auto"])
+@pytest.mark.parametrize("signal", [long("tripwire"), "auto"])
 def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
         job(m, tmp_path / "backing", range(EPOCHS + 2), each_seen=True)
@@ -334,6 +335,7 @@ def scraped(port: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.long
 def test_the_exporter_finds_mounts_and_a_supervisor_that_is_stopped_is_not_up(
     mounting: Mounting, slow: SlowSource, tmp_path: Path
 ) -> None:
@@ -414,6 +416,7 @@ def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow:
     assert (done.returncode, done.stderr.count("\n"), page.with_suffix(".none").exists()) == (2, 1, False)
 
 
+@pytest.mark.long
 def test_top_on_a_terminal(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     """The plan of the mount is seen on the screen, also of a supervisor that was stopped for a while; q ends it."""
     with mounting(slow.path, "--seed", str(SEED)) as m:
@@ -452,6 +455,7 @@ def test_top_on_a_terminal(mounting: Mounting, slow: SlowSource, tmp_path: Path)
                 process.kill()
 
 
+@pytest.mark.long
 def test_clients_that_ask_without_end_take_little_of_the_supervisor(mounting: Mounting, slow: SlowSource) -> None:
     """Six threads ask as fast as they are answered, each on one connection or on one for each request; others do not
     read what they are sent. A reader's files are right meanwhile, and a status is answered."""

@@ -172,6 +172,7 @@ def test_little_memory(mounting: Mounting, data: Path, signal: str) -> None:
         read_all(m, readers=2)
 
 
+@pytest.mark.long
 def test_a_file_that_changes_is_seen_anew(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--signal", "tripwire", "--ram", "1M") as m:
         files = paths(m)

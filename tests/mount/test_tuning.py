@@ -84,6 +84,7 @@ def name_of(m: Mounted) -> Any:
     return lambda path: os.path.relpath(path, m.source)
 
 
+@pytest.mark.long
 def test_a_stager_that_is_killed_goes_on_with_the_limit(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path, *PLAN) as m:
         m.errors_expected = True
@@ -109,6 +110,7 @@ def test_a_stated_number_bounds_the_prefetches(mounting: Mounting, tmp_path: Pat
             assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
 
 
+@pytest.mark.long
 def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path, *PLAN) as m:
         m.errors_expected = True

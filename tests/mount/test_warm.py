@@ -115,6 +115,7 @@ def test_a_file_that_cannot_be_read_is_said(mounting: Mounting, source: Path) ->
         assert found["failures"][0][0] == "class0/00000.jpg"
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_and_it_is_taken_up_again(mounting: Mounting, source: Path) -> None:
     with SlowSource(source, open_latency=0.1, concurrent=4) as slow, mounting(slow.path, "--ram", "64M") as m:
         slow.stall("open", "class3/*")  # the command does not end by itself
@@ -135,6 +136,7 @@ def test_ctrl_c_ends_it_and_it_is_taken_up_again(mounting: Mounting, source: Pat
         assert source_opens(m) == FILES
 
 
+@pytest.mark.long
 def test_the_stager_may_die_meanwhile(mounting: Mounting, source: Path) -> None:
     with SlowSource(source, open_latency=0.05, concurrent=4) as slow, mounting(slow.path, "--ram", "64M") as m:
         m.errors_expected = True
@@ -147,6 +149,7 @@ def test_the_stager_may_die_meanwhile(mounting: Mounting, source: Path) -> None:
         assert files(json.loads(out)) == {"staged": FILES}
 
 
+@pytest.mark.long
 def test_the_stager_may_be_stopped_for_some_seconds(mounting: Mounting, source: Path) -> None:
     """As where a virtual machine is moved: its reads seem to hang, and come."""
     with SlowSource(source, open_latency=0.2, concurrent=8) as slow, mounting(slow.path, "--ram", "64M") as m:
@@ -179,6 +182,7 @@ def test_what_is_dropped_is_read_from_the_source(mounting: Mounting, source: Pat
         assert source_opens(m) >= opens + len(names) + FILES
 
 
+@pytest.mark.long
 def test_copies_on_disk_are_dropped_and_large_files(mounting: Mounting, tmp_path: Path) -> None:
     write(tmp_path / "source", {f"{number}": content(number, 400_000) for number in range(60)})
     write(tmp_path / "source", {"large": content(99, 8_000_000)})
@@ -199,6 +203,7 @@ def test_copies_on_disk_are_dropped_and_large_files(mounting: Mounting, tmp_path
         assert source_opens(m) + call(m.state_dir, "metrics")["direct_reads"] >= opens + 60
 
 
+@pytest.mark.long
 def test_what_is_open_is_left_and_dropped_later(mounting: Mounting, source: Path) -> None:
     with mounting(source, "--ram", "64M", "--signal", "open") as m:
         warm(m)
@@ -214,6 +219,7 @@ def check(m: Mounted, *words: str, code: int = Exit.OK) -> dict[str, Any]:
     return warm(m, *words, code=code, command="check")
 
 
+@pytest.mark.long
 def test_a_rotten_copy_on_disk_is_found_and_dropped(mounting: Mounting, tmp_path: Path) -> None:
     write(tmp_path / "source", {f"{number:02}": content(number, 400_000) for number in range(60)})
     disk = tmp_path / "disk"
@@ -249,6 +255,7 @@ def test_a_file_that_changed_is_not_compared(mounting: Mounting, source: Path) -
         assert done.returncode == (Exit.SOURCE if "failed" in found else Exit.OK)
 
 
+@pytest.mark.long
 def test_readers_go_on_while_files_are_compared(mounting: Mounting, source: Path) -> None:
     with SlowSource(source, open_latency=0.02, concurrent=4) as slow, mounting(slow.path, "--ram", "64M") as m:
         warm(m)

@@ -316,6 +316,7 @@ def test_a_mount_that_does_not_start_ends_all(job: Jobs, source: Path) -> None:
     refused(started, Exit.MOUNTPOINT, "rank 2: cannot mount at ")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read as another user")
 def test_a_source_that_only_another_user_may_read(job: Jobs, open_to_all: Path, source: Path) -> None:
     """Messages of a process that is another user for a while: large ones are read from its memory. Its threads stay
@@ -390,6 +391,7 @@ def test_sigterm_to_mpirun_while_ranks_wait_for_another_leaves_nothing(job: Jobs
     started.assert_gone()
 
 
+@pytest.mark.long
 def test_sigterm_to_a_rank_unmounts_its_own(job: Jobs, source: Path) -> None:
     started = job(3, source)
     started.wait()
@@ -405,6 +407,7 @@ def test_sigterm_to_a_rank_unmounts_its_own(job: Jobs, source: Path) -> None:
     started.assert_gone()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whom", ["a rank", slow("mpirun")])
 def test_the_end_of_mpi_ends_no_mount(job: Jobs, source: Path, whom: str) -> None:
     started = job(3, source)

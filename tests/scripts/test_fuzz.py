@@ -59,8 +59,8 @@ class Planted(Input):
 
 @pytest.mark.parametrize(
     ("bad", "what"),
-    [("raise", "KeyError: 'planted'"), long("hang", "TooLong: after 0.3 s in _hang"), ("log", "logged: swallowed"),
-     ("thread", "a thread ended: KeyError('planted')")],
+    [("raise", "KeyError: 'planted'"), long("hang", "TooLong: after 0.3 s in _hang"), long("log", "logged: swallowed"),
+     long("thread", "a thread ended: KeyError('planted')")],
 )  # fmt: skip
 def test_what_is_planted_is_found_and_given_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str, what: str

@@ -42,6 +42,7 @@ def of(columns: Sequence[Column], trial: object, source: str) -> list[Column]:
     return [one for one in columns if (one.trial, one.source) == (trial, source)]
 
 
+@pytest.mark.long
 def test_alone_a_mount_gets_most_of_what_the_source_can_give() -> None:
     assert not short(of(ALONE, trials.alone, "wide"), FEWEST)
 

@@ -263,6 +263,7 @@ def readers(lab: Lab) -> Iterator[Readers]:
     made.peer.close()
 
 
+@pytest.mark.long
 def test_a_node_that_hangs_costs_a_reader_a_tenth_of_a_second_and_is_asked_again_when_it_answers(
     readers: Readers,
 ) -> None:

@@ -22,6 +22,7 @@ from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_ope
 pytestmark = pytest.mark.usefixtures("small_budget")
 
 
+@pytest.mark.long
 # Readers are not told apart here, as a mount does: where four ranks drift apart, some opens would not be foreseen.
 @settings(max_examples=examples(25))
 @given(

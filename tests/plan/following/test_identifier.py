@@ -8,7 +8,7 @@ from plan_play import follower_for, play, tree
 
 from nopfsfs.plan.following import search_budget
 from nopfsfs.plan.samplers import registry
-from tests.conftest import slow
+from tests.conftest import long, slow
 
 FILES, SHARDS = 5000, 1000
 # RepeatAugSampler, rank 3 of 8, begins as what ranks 1, 3 and 6 of 8 read of DistributedSampler with seed 0.
@@ -29,7 +29,7 @@ def opens_needed(name: str, seed: int, workers: int, most: int, *, given: bool) 
     return play(job, follower, datasets, workers, epochs=1, most=most).opens
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [long(0), 2])
 @pytest.mark.parametrize("name", GIVEN)
 def test_with_the_seed_given_64_opens_do(name: str, workers: int) -> None:
     assert opens_needed(name, 42, workers, 64, given=True) is not None
@@ -37,7 +37,7 @@ def test_with_the_seed_given_64_opens_do(name: str, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, slow(2)])
 @pytest.mark.parametrize("seed", [42, slow(1234)])
-@pytest.mark.parametrize("name", SEEDED)
+@pytest.mark.parametrize("name", [name if at % 3 == 0 else long(name) for at, name in enumerate(SEEDED)])
 def test_with_a_common_seed_that_is_not_given_256_opens_do(name: str, seed: int, workers: int) -> None:
     assert opens_needed(name, seed, workers, 256, given=False) is not None
 

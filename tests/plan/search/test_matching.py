@@ -79,6 +79,7 @@ def in_mid_epoch(large: int, opens: int) -> OpensView:
     return OpensView(rows, readers, large, tuple(rows[readers == reader][:FIRSTS] for reader in (1, 2, 3, 4)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("first", [200, 40])
 def test_an_order_that_all_readers_follow_is_found_before_all_seeds_of_single_readers_are_tried(

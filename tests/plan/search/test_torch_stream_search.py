@@ -29,7 +29,7 @@ def _run(search: GlobalSearch) -> list[StreamPlace]:
     return found
 
 
-@pytest.mark.parametrize("n", [slow(130), 300, slow(1000), slow(20_011), 1_281_167])
+@pytest.mark.parametrize("n", [slow(130), 300, slow(1000), slow(20_011), long(1_281_167)])
 @pytest.mark.parametrize(("batch", "workers"), [(64, 2), (8, 8), (1, 4), (2, 3), (3, 1), (5, 16)])
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_place_is_found_from_one_worker_among_several(n: int, batch: int, workers: int, direct: bool) -> None:
