@@ -14,7 +14,8 @@ from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.plan.following.reader_binding import BOUND, FIRMLY, ReaderBinding
 from nopfsfs.plan.following.recorded import LastPlan, begun_anew
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts
+from nopfsfs.plan.search.cohort import Cohort
+from nopfsfs.plan.search.cohorts import Cohorts
 from nopfsfs.plan.tracking.agreement import ACTIVE, PlanState
 from nopfsfs.plan.tracking.track import OpenVerdict, Track
 from nopfsfs.plan.tracking.unread import Unread

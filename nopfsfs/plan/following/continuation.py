@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from nopfsfs.plan.epoch_order import Hypothesis, Proof, same_order, same_stream, successor
+from nopfsfs.plan.epoch_order import Hypothesis, same_order, same_stream, successor
 from nopfsfs.plan.following.beliefs import Beliefs
 from nopfsfs.plan.following.order_tables import OrderTables
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.search import deal
 from nopfsfs.plan.search.candidates import Candidate, candidate_of
+from nopfsfs.plan.search.cohort import Cohort
 from nopfsfs.plan.search.dealt_order import as_dealt
 from nopfsfs.plan.search.suspects import FOLLOWING, LOCK, MARGIN, OpensView, Suspect, certain
-from nopfsfs.plan.search.unexplained_opens import Cohort
 from nopfsfs.plan.tracking.track import Track
 
 # A track is idle when its own readers had fewer hits than this share of the opens that it does not explain.
@@ -49,7 +49,7 @@ class Continuation:
         best = certain(suspects, FOLLOWING)
         if best is None:
             return False
-        cohort.proof = Proof(cohort.count, best.worth, best.candidate.hypothesis(here.world, here.ranks))
+        cohort.prove(best.worth, best.candidate.hypothesis(here.world, here.ranks))
         gone_over = track if idle(track, cohort) else None
         mine = next((one for one in suspects if one.candidate == candidate_of(here)), best)
         if not best.repeats(mine) or _begins_anew(track, best):

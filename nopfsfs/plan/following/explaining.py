@@ -14,9 +14,9 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis, undealt
 from nopfsfs.plan.following.follower_output import PlanStatus, describe
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Dealt, Spec, Value
+from nopfsfs.plan.search.cohort import Cohort
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.suspects import LOCK, Suspect, certain
-from nopfsfs.plan.search.unexplained_opens import Cohort
 from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.plan.tracking.track import Track
 from nopfsfs.text.units import format_ranks

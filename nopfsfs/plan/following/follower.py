@@ -27,10 +27,10 @@ from nopfsfs.plan.following.reader_binding import ReaderBinding
 from nopfsfs.plan.following.recorded import RecordedPlan, last_plans, recorded
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.search.candidates import OrderHeads
+from nopfsfs.plan.search.cohorts import Cohorts
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.row_owners import RowOwners
 from nopfsfs.plan.search.suspects import LOCK
-from nopfsfs.plan.search.unexplained_opens import Cohorts
 from nopfsfs.plan.tracking.access_stream import AccessStream
 from nopfsfs.plan.tracking.agreement import ACTIVE, PlanState
 from nopfsfs.plan.tracking.track import OpenVerdict, Track

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nopfsfs.plan.epoch_order import DataSet, Hypothesis, Proof, same_order, same_stream, successor
+from nopfsfs.plan.epoch_order import DataSet, Hypothesis, same_order, same_stream, successor
 from nopfsfs.plan.following.assumed import PlanHints
 from nopfsfs.plan.following.beliefs import Beliefs
 from nopfsfs.plan.following.continuation import Continuation, idle
@@ -25,16 +25,16 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import by_seed, slow_search
 from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, Seeds, candidate_of
+from nopfsfs.plan.search.cohort import Cohort
+from nopfsfs.plan.search.cohorts import ENDED, Cohorts
 from nopfsfs.plan.search.dealt_order import as_dealt
 from nopfsfs.plan.search.matching import PLAUSIBLE, SUSPECTS_MOST, Search, prepare
 from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, certain
 from nopfsfs.plan.search.thorough_searches import ThoroughSearches
-from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
 from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.plan.tracking.track import Track
 
-# Opens from which on the searches that take long are begun.
-_DEEP_FROM = 16
+# Orders that were found after their epoch, near which others are searched for.
 _LATE = 4
 # Epochs that may have gone by until an order is found of readers who read on.
 _EPOCHS_LATE = 3
@@ -121,7 +121,7 @@ class PlanSearch:
         if best is None or hypothesis is None:
             return
         self.continuation.note_others(best, suspects)
-        cohort.proof = Proof(cohort.count, best.worth, hypothesis)
+        cohort.prove(best.worth, hypothesis)
         assumed = believed.get(id(best))
         if assumed is not None and same_stream(hypothesis, assumed.hypothesis):
             self._beliefs.confirm(assumed, cohort)
@@ -252,11 +252,11 @@ class PlanSearch:
         for cohort in reversed(self._cohorts.cohorts):
             with_all = self._begins_with_all(cohort)
             if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
-                cohort.quick, cohort.settled = None, True  # the search of all begins with what was said
+                cohort.leave_said()  # the search of all begins with what was said
                 continue
             beside = cohort.full is not None and self._budget.left
             if cohort.quick is None and cohort.quick_due(beside=beside):
-                cohort.quick = self._search(cohort, first_only=True)
+                cohort.try_said(self._search(cohort, first_only=True))
             if cohort.quick is not None:
                 return cohort, cohort.quick
         return None
@@ -287,11 +287,12 @@ class PlanSearch:
                 return
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
-            cohort.despaired = cohort.despaired or (tried and cohort.thorough)
-            if cohort.count >= _DEEP_FROM and search.past_streams and self._thorough.first is cohort:
-                cohort.stuck = cohort.stuck or cohort.looked_deep()
+            if tried:
+                cohort.tried_in_vain()
+            if search.past_streams and self._thorough.first is cohort:
+                cohort.await_long()
             if search.done:
-                self._searched(cohort, search)
+                cohort.tried(search)
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
                 self._judge(cohort, cohort.view())
             if sure is not None and sure.worth < LOCK and cohort.era == era:  # readers have gone on to another epoch
@@ -301,19 +302,11 @@ class PlanSearch:
 
         return BackgroundJob(run, deliver)
 
-    def _searched(self, cohort: Cohort, search: Search) -> None:
-        """Note that a search has tried all that it could."""
-        if search is cohort.quick:
-            cohort.quick, cohort.settled = None, True
-        elif search is cohort.full:
-            cohort.full = None
-
     def apart_job(self) -> BackgroundJob | None:
         """A computation that takes up to minutes, for a cohort that nothing else explains."""
         for cohort in reversed(self._cohorts.cohorts):
-            if not cohort.stuck:
+            if not cohort.long_due():
                 continue
-            cohort.stuck = False
             believed = (track.hypothesis.spec for track in self._beliefs.tracks() if track.agreement.was_locked)
             known = [*dict.fromkeys((*self._late, *believed))]
             among = cohort.datasets()[:_AMONG]
@@ -324,7 +317,7 @@ class PlanSearch:
 
             def wanted(cohort: Cohort = cohort, among: Sequence[int] = among) -> bool:
                 followed = any(track.locked for index in among for track in self._beliefs.of(index))
-                return not followed or (cohort in self._cohorts.cohorts and cohort.count >= _DEEP_FROM)
+                return not followed or (cohort in self._cohorts.cohorts and cohort.long_enough)
 
             def deliver(found: tuple[Hypothesis, int] | None, cohort: Cohort = cohort, era: int = era) -> None:
                 if found is None:
@@ -344,14 +337,14 @@ class PlanSearch:
         suspect = Suspect(candidate, self._tables.compute(candidate), math.log2(max(of, 2)))
         suspect.weigh(view)
         cohort.suspect([suspect], SUSPECTS_MOST)
-        cohort.settled = True
+        cohort.settle()
         self._judge(cohort, view)
 
     def _found_late(self, spec: Spec, cohorts: Iterable[Cohort]) -> None:
         """Note an order that was found after its epoch, and search near it in the stream for these cohorts."""
         self._late = [spec, *self._late][:_LATE]
         for cohort in cohorts:
-            cohort.stuck = cohort.count >= _DEEP_FROM
+            cohort.await_long(again=True)
 
     def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """Have a certain plan followed. A track of the same data set that is not locked gives way."""

@@ -15,8 +15,9 @@ from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.plan.following.order_tables import OrderTables
 from nopfsfs.plan.following.search_budget import Budget
 from nopfsfs.plan.search.candidates import SAID, candidate_of
+from nopfsfs.plan.search.cohort import Cohort
+from nopfsfs.plan.search.cohorts import Cohorts
 from nopfsfs.plan.search.suspects import LOCK, SURE, Suspect, Table
-from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts
 
 # Epochs that may have gone by until an order is found.
 _EPOCHS_MISSED = 64

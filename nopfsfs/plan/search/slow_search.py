@@ -22,10 +22,10 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.samplers.torch_weighted import KINDS
 from nopfsfs.plan.search import split_search, tf_buffer_search, weighted_search
 from nopfsfs.plan.search.candidates import Seeds
+from nopfsfs.plan.search.cohort import Cohort
 from nopfsfs.plan.search.split_search import SplitTarget
 from nopfsfs.plan.search.suspects import Table, leading
 from nopfsfs.plan.search.torch_stream_search import GlobalSearch, SearchedFiles, StreamPlace
-from nopfsfs.plan.search.unexplained_opens import Cohort
 from nopfsfs.plan.search.weighted_search import WeightedTarget
 
 TORCH, TENSORFLOW, WEIGHTED, SPLIT = "global", "tf_shuffle", "weighted", "random_split"

@@ -6,8 +6,9 @@ workers of each epoch do, everything is tried for the newest as well. The newest
 
 from __future__ import annotations
 
+from nopfsfs.plan.search.cohort import Cohort
+from nopfsfs.plan.search.cohorts import ENDED, Cohorts
 from nopfsfs.plan.search.matching import Search
-from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
 
 
 class ThoroughSearches:
@@ -46,8 +47,8 @@ class ThoroughSearches:
     def begin(self, cohort: Cohort, search: Search) -> None:
         """Begin a search; of two that go on the younger one makes way."""
         for one, _ in self._running()[1:]:
-            one.full = None
-        cohort.full = search
+            one.try_all(None)
+        cohort.try_all(search)
 
     def next(self) -> tuple[Cohort, Search] | None:
         """The search that goes on now. What is quickly tried for the newest cohort comes first, then each in turn."""

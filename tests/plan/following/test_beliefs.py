@@ -11,8 +11,9 @@ from nopfsfs.plan.following.assumed import PlanHints
 from nopfsfs.plan.following.beliefs import Beliefs
 from nopfsfs.plan.following.reader_binding import ReaderBinding
 from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.plan.search.cohort import Cohort
+from nopfsfs.plan.search.cohorts import Cohorts
 from nopfsfs.plan.search.row_owners import RowOwners
-from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts
 from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.plan.tracking.track import OpenVerdict
 from nopfsfs.plan.tracking.unread import Unread

@@ -18,10 +18,10 @@ from nopfsfs.plan.following.wording import paragraph
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search.candidates import Candidate, OrderHeads, Seeds
+from nopfsfs.plan.search.cohort import Cohort
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.row_owners import RowOwners
 from nopfsfs.plan.search.suspects import LOCK, Suspect, Table
-from nopfsfs.plan.search.unexplained_opens import Cohort
 from tests.examples import examples
 
 FILES = 2000

@@ -8,9 +8,10 @@ from typing import Any, cast
 import numpy as np
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
+from nopfsfs.plan.search.cohort import Cohort
+from nopfsfs.plan.search.cohorts import ENDED, Cohorts
 from nopfsfs.plan.search.row_owners import RowOwners
 from nopfsfs.plan.search.thorough_searches import ThoroughSearches
-from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
 
 FILES = 4000
 

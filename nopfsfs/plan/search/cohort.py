@@ -1,20 +1,20 @@
-"""The opens that no confirmed plan explains, and when to look for one that does.
+"""The opens of a cohort that no confirmed plan explains, and when to look for one that does.
 
-Owns who came together. Readers that begin to open files at about the same time are a *cohort* (the workers of one job).
-The opens of a cohort are looked at as one sequence. Computes nothing that takes long.
+Readers that begin to open files at about the same time are a *cohort* (the workers of one job). The opens of a cohort
+are looked at as one sequence. Computes nothing that takes long.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import EpochOrder, Proof
+from nopfsfs.plan.epoch_order import EpochOrder, Hypothesis, Proof
 from nopfsfs.plan.search.evidence import elsewhere
 from nopfsfs.plan.search.kept_opens import KeptOpens, Open
 from nopfsfs.plan.search.matching import Search
@@ -36,6 +36,8 @@ _ENOUGH = 32
 _NONE_OUTSIDE = 10.0
 # Readers whose first opens are kept.
 _FIRST_READERS = 256
+# What takes long is tried from so many opens on.
+_LONG_FROM = 16
 # A search over so many opens that finds nothing means that what is read is not known for now.
 _LAST_WORD = 48
 # Opens that are kept, to be followed again once their plan is known.
@@ -49,14 +51,8 @@ _OFTEN, _RARELY = 64, 16
 _BEGUN_WITH = 4096
 # A file that is opened again within so many others is opened twice for one access.
 _TWICE = 64
-# Opens of others after which a cohort's readers have ended; or so many of each of their readers, if these are more.
-ENDED, _ENDED_EACH = 64, 4
 # For each file that was opened again so many of a cohort's last opens are looked through.
 _LATELY = 4
-# A reader that comes later than so many opens of others after a cohort's last belongs to another.
-_TOGETHER = 512
-_COHORTS = 8
-_READERS = 4096
 
 
 class Cohort:
@@ -77,7 +73,7 @@ class Cohort:
         self.quick: Search | None = None  # of what was said
         self.full: Search | None = None  # of all
         self.settled = False  # what was said has been tried
-        self.stuck = False  # it is time to try what takes long
+        self._stuck = False  # it is time to try what takes long
         self.despaired = False  # all was tried in vain
         self.count = 0  # opens of another file than lately
         self._distinct: OrderedDict[int, tuple[int, int]] = OrderedDict()  # row: reader, count
@@ -245,18 +241,60 @@ class Cohort:
         """True: a search may yet find what is as likely as what it found in that part."""
         return not self.settled or (self.full is not None and self.full.within(part))
 
+    def try_said(self, search: Search) -> None:
+        """Search for what was said."""
+        self.quick = search
+
+    def try_all(self, search: Search | None) -> None:
+        """Search for everything; None: no more."""
+        self.full = search
+
+    def leave_said(self) -> None:
+        """Search no more for what was said: it was tried, or the search of all begins with it."""
+        self.quick = None
+        self.settle()
+
+    def settle(self) -> None:
+        """Note that what was said need not be tried before something else is believed."""
+        self.settled = True
+
+    def tried(self, search: Search) -> None:
+        """Note that a search has tried all that it could."""
+        if search is self.quick:
+            self.leave_said()
+        elif search is self.full:
+            self.full = None
+
+    def tried_in_vain(self) -> None:
+        """Note that all was tried: with enough opens this means that what is read is not known."""
+        self.despaired = self.despaired or self.thorough
+
     def rest(self) -> None:
         """Search no more until there are twice as many opens."""
-        self.quick = self.full = None
-        self.settled, self.stuck = True, False
+        self.leave_said()
+        self.full, self._stuck = None, False
         self._quick_at = self._full_at = self.count
 
-    def looked_deep(self) -> bool:
-        """True: there are enough new opens to try what takes long (again); asking means that it is done."""
-        if self.count < 4 * self._deep:
-            return False
-        self._deep = self.count
-        return True
+    @property
+    def long_enough(self) -> bool:
+        """True: there are so many opens that what takes long may find their order."""
+        return self.count >= _LONG_FROM
+
+    def await_long(self, *, again: bool = False) -> None:
+        """Ask for what takes long, if there are many more opens than when it was tried last. `again`: with as many."""
+        if again:
+            self._stuck = self.long_enough
+        elif not self._stuck and self.long_enough and self.count >= 4 * self._deep:
+            self._stuck, self._deep = True, self.count
+
+    def long_due(self) -> bool:
+        """True: it is time to try what takes long; asking means that it is done."""
+        due, self._stuck = self._stuck, False
+        return due
+
+    def prove(self, worth: float, hypothesis: Hypothesis) -> None:
+        """Note the plan that these opens make certain, by so many bits."""
+        self.proof = Proof(self.count, worth, hypothesis)
 
     def opened_again(self, rows: Sequence[int]) -> list[Open]:
         """The last opens of these files, in order, if the readers have opened most of these files, and before as
@@ -280,92 +318,3 @@ class Cohort:
         self.opens = KeptOpens(opens, most=_KEPT)
         for row, reader, _ in self.opens:
             self._take(row, reader)
-
-
-class Cohorts:
-    """All cohorts of a mount."""
-
-    def __init__(self, ownership: RowOwners) -> None:
-        self._ownership = ownership
-        self.cohorts: list[Cohort] = []  # the newest last
-        self._of: dict[int, Cohort] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.cohorts)
-
-    def of(self, reader: int) -> Cohort | None:
-        """The cohort of a reader, if it has unexplained opens."""
-        return self._of.get(reader)
-
-    def join(self, reader: int, now: int) -> Cohort:
-        """The cohort of a reader; a new one when nobody has come along with it."""
-        found = self._of.get(reader)
-        if found is not None:
-            return found
-        if len(self._of) >= _READERS:
-            self._of.clear()
-        for cohort in reversed(self.cohorts):
-            if cohort.readers and cohort.count < MAX_OPENS and now - cohort.last <= _TOGETHER:
-                found = cohort
-                break
-        else:
-            found = self._new(now)
-        found.readers.add(reader)
-        self._of[reader] = found
-        return found
-
-    def _new(self, now: int) -> Cohort:
-        found = Cohort(self._ownership, now)
-        self.cohorts.append(found)
-        if len(self.cohorts) > _COHORTS:
-            self.drop(min(self.cohorts[:-1], key=lambda one: (one.full is not None, one.last)))
-        return found
-
-    def ended(self, cohort: Cohort) -> bool:
-        """True: its readers seem to have ended: others, who are not explained either, have opened much since."""
-        since = [one for one in self.cohorts if one.last > cohort.last]
-        opens = max((one.last for one in since), default=cohort.last) - cohort.last
-        return opens > max(ENDED, _ENDED_EACH * sum(len(one.readers) for one in since))
-
-    def begin_epoch(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        """Search anew for a cohort's readers, if they open these files again. Where everything is being tried for what
-        they opened before, that search keeps the cohort, and the readers get a new one."""
-        lately = cohort.opened_again(rows)
-        if lately and cohort.full is not None:
-            before, cohort = cohort, self._new(lately[-1][2])
-            for reader in before.readers:  # others of them join it when they open something
-                if self._of.get(reader) is before:
-                    del self._of[reader]
-            cohort.readers = {reader for _, reader, _ in lately}
-            self._of.update(dict.fromkeys(cohort.readers, cohort))
-            before.readers, before.quick, before.last = set(), None, lately[0][2] - 1
-        if lately:
-            cohort.restart(lately)
-
-    def forgive(self, reader: int) -> None:
-        """Note that the reader does what is expected of it: every other time its cohort's oldest open was a stray."""
-        cohort = self._of.get(reader)
-        if cohort is not None:
-            cohort.forgive()
-            if not cohort.opens:
-                self.drop(cohort)
-
-    def explained(self, cohort: Cohort, opens: Sequence[Open]) -> set[int]:
-        """Forget opens of a cohort that a plan explains. Returns the readers who belong to the plan, because it
-        explains most of their opens; what others have opened stays to be explained."""
-        all_of = Counter(reader for _, reader, _ in cohort.opens)
-        some_of = Counter(reader for _, reader, _ in opens)
-        own = {reader for reader, count in some_of.items() if 2 * count > all_of[reader]}
-        gone = set(opens)
-        left = [one for one in cohort.opens if one not in gone and one[1] not in own]
-        cohort.restart(left)
-        if not left and cohort in self.cohorts:
-            self.drop(cohort)
-        return own - {0}
-
-    def drop(self, cohort: Cohort) -> None:
-        """Forget a cohort."""
-        self.cohorts.remove(cohort)
-        for reader in cohort.readers:
-            if self._of.get(reader) is cohort:
-                del self._of[reader]
