@@ -38,7 +38,7 @@ class DiskMeter:
     path: str
     size: int
     limit: int | None
-    crew: MeterThreads
+    meter_threads: MeterThreads
     report: Callable[[str], None]
     _rows: int = 0
     _failed: list[OSError] = field(default_factory=list)
@@ -119,12 +119,12 @@ class DiskMeter:
                         return  # another process fills the disk: what was written is enough
                     raise
                 rows.append(row)
-                if self.crew.late():  # each thread writes one file, however busy the machine is
+                if self.meter_threads.late():  # each thread writes one file, however busy the machine is
                     break
 
-        self.crew.doing[0] = f"writing to {self.path}"
+        self.meter_threads.doing[0] = f"writing to {self.path}"
         began = time.monotonic()
-        self.crew.run(write, threads, seconds)
+        self.meter_threads.run(write, threads, seconds)
         self._sync(disk, rows, threads)
         return rows, time.monotonic() - began
 
@@ -139,7 +139,7 @@ class DiskMeter:
                     os.fdatasync(fd)
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-        self.crew.run(sync, threads, 0.0)
+        self.meter_threads.run(sync, threads, 0.0)
 
     def _read(self, disk: Disk, rows: list[int], size: int, threads: int, seconds: float) -> float:
         """Read files; return bytes per second."""
@@ -150,9 +150,9 @@ class DiskMeter:
             while (row := pop(waiting)) is not None:
                 disk.read(row, buffer)
                 done[number] += size
-                if self.crew.late():
+                if self.meter_threads.late():
                     break
 
         began = time.monotonic()
-        self.crew.run(read, threads, seconds)
+        self.meter_threads.run(read, threads, seconds)
         return sum(done) / (time.monotonic() - began)

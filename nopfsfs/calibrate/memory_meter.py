@@ -28,7 +28,7 @@ class MemoryMeter:
 
     size: int
     room: int
-    crew: MeterThreads
+    meter_threads: MeterThreads
     report: Callable[[str], None]
 
     def measure(self, seconds: float) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class MemoryMeter:
             if write >= 0:
                 arena.punch(write, 0, mapped.nbytes)
             began = time.monotonic()
-            self.crew.run(work, threads, seconds)
+            self.meter_threads.run(work, threads, seconds)
             took += time.monotonic() - began
             done += mapped.nbytes
         return done / took

@@ -64,27 +64,29 @@ class MeterChannel:
 
 def measure(request: Request, line: MeterChannel) -> dict[str, Any]:
     """Measure the part that the request names. Raises MeterStopped, MeterHangs, and NothingRead or NoDisk."""
-    crew = MeterThreads(line.poll, request["patience"])
-    return _PARTS[request["part"]](request, crew, line.report)
+    meter_threads = MeterThreads(line.poll, request["patience"])
+    return _PARTS[request["part"]](request, meter_threads, line.report)
 
 
-def _source(request: Request, crew: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
+def _source(request: Request, meter_threads: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.source_meter import SourceMeter
 
     skip = frozenset(map(os.fsencode, request["skip"]))
-    return SourceMeter(os.fsencode(request["path"]), crew, report, skip, random.Random()).measure(request["seconds"])
+    meter = SourceMeter(os.fsencode(request["path"]), meter_threads, report, skip, random.Random())
+    return meter.measure(request["seconds"])
 
 
-def _disk(request: Request, crew: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
+def _disk(request: Request, meter_threads: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.disk_meter import DiskMeter
 
-    return DiskMeter(request["path"], request["size"], request["limit"], crew, report).measure(request["seconds"])
+    meter = DiskMeter(request["path"], request["size"], request["limit"], meter_threads, report)
+    return meter.measure(request["seconds"])
 
 
-def _memory(request: Request, crew: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
+def _memory(request: Request, meter_threads: MeterThreads, report: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.memory_meter import MemoryMeter
 
-    return MemoryMeter(request["size"], request["room"], crew, report).measure(request["seconds"])
+    return MemoryMeter(request["size"], request["room"], meter_threads, report).measure(request["seconds"])
 
 
 _PARTS = {"source": _source, "disk": _disk, "memory": _memory}

@@ -52,22 +52,22 @@ class MeterThreads:
 
         started = time.monotonic()
         self._until = started + seconds
-        crew = [threading.Thread(target=body, args=(n,), name=f"measure-{n}", daemon=True) for n in range(threads)]
-        for one in crew:
+        workers = [threading.Thread(target=body, args=(n,), name=f"measure-{n}", daemon=True) for n in range(threads)]
+        for one in workers:
             one.start()
         try:
-            self._watch(crew, started + seconds + self.patience)
+            self._watch(workers, started + seconds + self.patience)
         except MeterStopped:
             self._until = 0.0
             leave = time.monotonic() + LEAVE_S
-            for one in crew:
+            for one in workers:
                 one.join(max(0.0, leave - time.monotonic()))
             raise
         if failed:
             raise failed[0]
 
-    def _watch(self, crew: list[threading.Thread], limit: float) -> None:
-        for number, one in enumerate(crew):
+    def _watch(self, workers: list[threading.Thread], limit: float) -> None:
+        for number, one in enumerate(workers):
             while one.is_alive():
                 one.join(LOOK_S)
                 self.poll()

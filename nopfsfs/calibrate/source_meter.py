@@ -55,7 +55,7 @@ class SourceMeter:
     """Meter of the tree at `root`. `report` receives texts that name the present step."""
 
     root: bytes
-    crew: MeterThreads
+    meter_threads: MeterThreads
     report: Report
     skip: frozenset[bytes] = frozenset()
     rng: random.Random = field(default_factory=random.Random)
@@ -97,13 +97,13 @@ class SourceMeter:
         found: list[Walk] = []
 
         def entering(path: bytes) -> None:
-            self.crew.doing[0] = f"listing {os.fsdecode(path)}"
+            self.meter_threads.doing[0] = f"listing {os.fsdecode(path)}"
 
         def look(_: int) -> None:
-            found.append(walk(self.root, self.crew.late, self.rng, self.skip, entering))
+            found.append(walk(self.root, self.meter_threads.late, self.rng, self.skip, entering))
 
         try:
-            self.crew.run(look, 1, seconds)
+            self.meter_threads.run(look, 1, seconds)
         except OSError as error:
             raise NothingRead(f"it cannot be listed: {error.strerror}") from error
         if not found[0].paths:
@@ -121,14 +121,14 @@ class SourceMeter:
         waiting, sizes = list(looked), dict[bytes, int]()
 
         def look(number: int) -> None:
-            while not self.crew.late() and (path := pop(waiting)) is not None:
-                self.crew.doing[number] = f"looking at {os.fsdecode(path)}"
+            while not self.meter_threads.late() and (path := pop(waiting)) is not None:
+                self.meter_threads.doing[number] = f"looking at {os.fsdecode(path)}"
                 try:
                     sizes[path] = _size(path)
                 except OSError:
                     continue  # reading the file will report that
 
-        self.crew.run(look, LOOK_THREADS, seconds)
+        self.meter_threads.run(look, LOOK_THREADS, seconds)
         in_order = sorted(sizes, key=sizes.__getitem__)
         large = in_order[len(in_order) - int(len(in_order) * LARGE_SHARE) :]
         worth = bool(large) and np.mean([sizes[p] for p in large]) >= LARGE_FACTOR * np.median(list(sizes.values()))
@@ -178,8 +178,8 @@ class SourceMeter:
 
         def read(number: int) -> None:
             buffer = memoryview(bytearray(CHUNK))
-            while not self.crew.late() and (path := pop(paths)) is not None:
-                self.crew.doing[number] = f"reading {os.fsdecode(path)}"
+            while not self.meter_threads.late() and (path := pop(paths)) is not None:
+                self.meter_threads.doing[number] = f"reading {os.fsdecode(path)}"
                 try:
                     rows[number].append(self._read(path, buffer, how))
                 except _Skip:
@@ -187,7 +187,7 @@ class SourceMeter:
                 except OSError as error:
                     self._failed.append(f"{os.fsdecode(path)}: {error.strerror}")
 
-        self.crew.run(read, at_once, seconds)
+        self.meter_threads.run(read, at_once, seconds)
         left += paths  # for which there was no time
         done = [(number, row) for number, of_one in enumerate(rows) for row in of_one]
         self.read += len(done)
@@ -205,7 +205,7 @@ class SourceMeter:
             if how is _read_first:
                 advise(fd, os.POSIX_FADV_RANDOM)  # no read-ahead: one page
             begin += time.monotonic() - opened
-            size, share = how(fd, found.st_size, buffer, self.crew.late)
+            size, share = how(fd, found.st_size, buffer, self.meter_threads.late)
             end = time.monotonic()
             advise(fd, os.POSIX_FADV_DONTNEED)
         return begin, end, size, share

@@ -3,7 +3,7 @@
     python -I -S policy_look.py SOURCE [FILE]
 
 prints a JSON list of [path, text or null, error or null]. The site's file is /etc/nopfs/policy.toml, or else
-.nopfs-policy.toml at the root of the source's file system; FILE comes beside it. A file is believed that root or its
+.nopfs-policy.toml at the root of the source's file system; FILE comes beside it. A file is trusted that root or its
 directory's owner owns, and nobody else can write.
 """
 
@@ -20,18 +20,18 @@ BYTES_MOST = 1 << 18
 Found = list[tuple[str, "str | None", "str | None"]]
 
 
-def believed(path: str) -> str:
+def read_trusted(path: str) -> str:
     """Return the text of a policy file. Raises FileNotFoundError, OSError and ValueError with what is wrong."""
     directory, name = os.path.split(os.path.abspath(path))
     above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return believed_in(above, name)
+        return read_trusted_in(above, name)
     finally:
         os.close(above)
 
 
-def believed_in(above: int, name: str) -> str:
-    """Return the text of a policy file in the directory of that descriptor. Raises as `believed`."""
+def read_trusted_in(above: int, name: str) -> str:
+    """Return the text of a policy file in the directory of that descriptor. Raises as `read_trusted`."""
     owner = os.fstat(above).st_uid
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
     with open(fd, "rb") as file:
@@ -59,7 +59,7 @@ def at_root(source: str) -> str:
 
 def _look(path: str, *, needed: bool) -> Found:
     try:
-        return [(path, believed(path), None)]
+        return [(path, read_trusted(path), None)]
     except FileNotFoundError:
         return [(path, None, "there is no such file")] if needed else []
     except NotADirectoryError as error:

@@ -35,16 +35,16 @@ def look_at_policy(source: str, file: object) -> dict[str, Any]:
                 real = os.readlink(f"/proc/self/fd/{fd}")
             found = _described(policy_look.at_root(real))
         except OSError as error:
-            found = {"path": _cut(source), "believed": False, "why": _cut(error.strerror)}
+            found = {"path": _cut(source), "trusted": False, "why": _cut(error.strerror)}
     files = [found] if found is not None else []
     if isinstance(file, str) and file.startswith("/"):
-        files.append(_described(file) or {"path": _cut(file), "believed": False, "why": "there is no such file"})
+        files.append(_described(file) or {"path": _cut(file), "trusted": False, "why": "there is no such file"})
     return {"files": files}
 
 
 def _described(path: str) -> dict[str, Any] | None:
-    """A policy file: owner, mode, size, and `believed`, or `why` not. None: there is none."""
-    found: dict[str, Any] = {"path": _cut(path), "believed": False}
+    """A policy file: owner, mode, size, and `trusted`, or `why` not. None: there is none."""
+    found: dict[str, Any] = {"path": _cut(path), "trusted": False}
     try:
         with trusted_parent(path) as (directory, name):
             about = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -53,7 +53,7 @@ def _described(path: str) -> dict[str, Any] | None:
                 "mode": f"{stat.S_IMODE(about.st_mode):04o}", "bytes": about.st_size, "modified": int(about.st_mtime),
                 "owner_of_directory": os.fstat(directory).st_uid,
             }  # fmt: skip
-            rules = parse_rules(policy_look.believed_in(directory, name), path)
+            rules = parse_rules(policy_look.read_trusted_in(directory, name), path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -62,7 +62,7 @@ def _described(path: str) -> dict[str, Any] | None:
         return found | {"why": _cut(error)}
     described = [_rule(number, rule) for number, rule in enumerate(rules.rules[:RULES_MOST], 1)]
     return found | {
-        "believed": True, "default": rules.limits_of_nobody().text(), "count_of_rules": len(rules.rules),
+        "trusted": True, "default": rules.limits_of_nobody().text(), "count_of_rules": len(rules.rules),
         "rules": described,
     }  # fmt: skip
 

@@ -33,12 +33,12 @@ def nothing() -> None:
     """A poll that goes on."""
 
 
-def crew(poll: Callable[[], None] = nothing, patience: float = 10.0) -> MeterThreads:
+def meter_threads(poll: Callable[[], None] = nothing, patience: float = 10.0) -> MeterThreads:
     return MeterThreads(poll, patience)
 
 
 def reader(root: Path, lines: Lines | None = None) -> SourceMeter:
-    return SourceMeter(os.fsencode(root), crew(), (lines if lines is not None else []).append)
+    return SourceMeter(os.fsencode(root), meter_threads(), (lines if lines is not None else []).append)
 
 
 def look(root: Path, late: Callable[[], bool] = lambda: False, skip: tuple[Path, ...] = ()) -> Walk:
@@ -188,7 +188,7 @@ def test_a_source_none_of_whose_files_can_be_read(tree: Path, monkeypatch: pytes
 
 
 def meter(path: Path, limit: int | None = None, poll: Callable[[], None] = nothing) -> DiskMeter:
-    return DiskMeter(str(path), SIZE, limit, crew(poll), lambda doing: None)
+    return DiskMeter(str(path), SIZE, limit, meter_threads(poll), lambda doing: None)
 
 
 def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_slow_disk_is_measured_in_about_its_time(
 
     monkeypatch.setattr(os, "fdatasync", sync)
     began = time.monotonic()
-    found = DiskMeter(str(tmp_path), size, None, crew(), lambda doing: None).measure(1.0)
+    found = DiskMeter(str(tmp_path), size, None, meter_threads(), lambda doing: None).measure(1.0)
 
     assert time.monotonic() - began < 3.0 + 6 * pause
     # never faster than it is; slower where this machine does other things in that second
@@ -261,7 +261,7 @@ def test_who_is_stopped_leaves_nothing_on_the_disk(tmp_path: Path, after: int) -
 
 @pytest.mark.parametrize("room", [0, 1 << 20, 1 << 30])
 def test_memory_is_measured_within_its_room(room: int) -> None:
-    found = MemoryMeter(SIZE, room, crew(), lambda doing: None).measure(0.1)
+    found = MemoryMeter(SIZE, room, meter_threads(), lambda doing: None).measure(0.1)
 
     assert [threads for threads, _ in found["read"]] == [threads for threads, _ in found["write"]] == [1, 2, 4]
     assert all(rate > 0 for _, rate in found["read"] + found["write"])
@@ -269,7 +269,7 @@ def test_memory_is_measured_within_its_room(room: int) -> None:
 
 
 def test_a_thread_that_hangs_is_named(tmp_path: Path) -> None:
-    hanging = crew(patience=0.2)
+    hanging = meter_threads(patience=0.2)
 
     def hang(number: int) -> None:
         hanging.doing[number] = "reading x"
@@ -284,4 +284,4 @@ def test_what_a_thread_raises_is_raised() -> None:
         raise RuntimeError(f"thread {number}")
 
     with pytest.raises(RuntimeError, match="thread 0"):
-        crew().run(fail, 1, 10.0)
+        meter_threads().run(fail, 1, 10.0)

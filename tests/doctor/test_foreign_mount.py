@@ -68,7 +68,7 @@ def test_the_policy_file_of_a_user_is_looked_at_with_that_users_rights(secret: P
     (open_to_all / "source").mkdir()
     parts = collected(open_to_all, open_to_all / "source", {"policy": str(secret / "hidden.jpg")})
     *_, hidden = parts["policy"]["files"]
-    assert (hidden["believed"], hidden["why"], "bytes" in hidden) == (False, "Permission denied", False)
+    assert (hidden["trusted"], hidden["why"], "bytes" in hidden) == (False, "Permission denied", False)
     assert "for root alone" not in json.dumps(parts["policy"])
 
 

@@ -39,12 +39,12 @@ def files(source: Path, file: Any = None) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_file_that_is_believed(site: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_trusted(site: Path, tmp_path: Path) -> None:
     written(site)
     (found,) = files(tmp_path)
     assert found.pop("modified") > 0
     assert found == {
-        "path": str(site), "believed": True, "kind": "file", "owner": os.geteuid(), "mode": "0644", "bytes": len(GOOD),
+        "path": str(site), "trusted": True, "kind": "file", "owner": os.geteuid(), "mode": "0644", "bytes": len(GOOD),
         "owner_of_directory": os.geteuid(), "default": "weight 0.5, at most 1024 requests under way, share root",
         "count_of_rules": 1,
         "rules": [{"number": 1, "hours": [480, 1200], "bandwidth": 2_000_000, "share": "job"}],
@@ -58,7 +58,7 @@ def test_files_are_those_that_a_mount_looks_for(site: Path, tmp_path: Path) -> N
     written(site)
     assert [one["path"] for one in files(tmp_path, str(own))] == [str(site), str(own)]
     own.unlink()
-    assert files(tmp_path, str(own))[1] == {"path": str(own), "believed": False, "why": "there is no such file"}
+    assert files(tmp_path, str(own))[1] == {"path": str(own), "trusted": False, "why": "there is no such file"}
     assert len(files(tmp_path, {"no": "path"})) == len(files(tmp_path, "own.toml")) == 1
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_is_refused_has_owner_and_mode_and_why(
 ) -> None:
     written(site, text, mode)
     (found,) = files(tmp_path)
-    assert (found["believed"], found["mode"], found["owner"]) == (False, f"{mode:04o}", os.geteuid())
+    assert (found["trusted"], found["mode"], found["owner"]) == (False, f"{mode:04o}", os.geteuid())
     assert why in found["why"]
     assert "rules" not in found
 
@@ -81,7 +81,7 @@ def test_neither_a_link_nor_a_pipe_is_opened(site: Path, tmp_path: Path) -> None
     site.symlink_to(written(tmp_path / "real.toml"))
     os.mkfifo(tmp_path / "pipe")
     link, pipe = files(tmp_path, str(tmp_path / "pipe"))
-    assert (link["kind"], link["believed"]) == ("link", False)
+    assert (link["kind"], link["trusted"]) == ("link", False)
     assert (pipe["kind"], pipe["why"]) == ("pipe", "not a regular file")
 
 

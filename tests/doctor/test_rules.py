@@ -47,7 +47,7 @@ WELL: dict[str, Any] = {
     },
     "metrics": {"info": {"version": "1"}, "processes": {"server": {"restarts": 0}, "stager": {"restarts": 1}}},
     "tune": {"mode": "auto", "disciplined": True},
-    "policy": {"files": [{"path": "/etc/nopfs/policy.toml", "believed": True}], "in_force": {"errors": []}},
+    "policy": {"files": [{"path": "/etc/nopfs/policy.toml", "trusted": True}], "in_force": {"errors": []}},
     "plan": {"explanation": {"text": "Known after 8 opens."}},
     "cgroup": {"groups": [{"group": "/", "files": {"memory.events": "low 0\noom 0\noom_kill 0"}}]},
     "kernel": {"release": "6.12.0", "missing": [], "without": {}, "dev_fuse": True, "may_mount": True},
