@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, run
 from tests.mount.readers import digest
+from tests.mount.reading import following
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.long]
@@ -86,11 +86,8 @@ class Watch:
 
 
 def job(m: Mounted, backing: Path, epochs: range) -> None:
-    names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*.jpg"))
-    orders = [registry.order(Spec("distributed", SEED), len(names), epoch).tolist() for epoch in epochs]
-    said = m.log.with_suffix(".orders")
-    said.write_text(json.dumps({"names": names, "epochs": orders}))
-    with Reader("follow", m.path, backing, said, str(PAUSE_S)) as reader:
+    orders = [registry.order(Spec("distributed", SEED), FILES, epoch).tolist() for epoch in epochs]
+    with following(m, backing, orders, PAUSE_S) as reader:
         assert reader.result() == {"wrong": []}
 
 

@@ -6,7 +6,6 @@ import csv
 import fcntl
 import http.client
 import io
-import json
 import os
 import random
 import select
@@ -38,8 +37,9 @@ from nopfsfs.supervisor.caller_budget import SHARE, STORE_S
 from nopfsfs.system.proc import usage
 from tests.conftest import long
 from tests.mount.conftest import Mounting
-from tests.mount.harness import Mounted, Reader, content, fill, module, run, write
+from tests.mount.harness import Mounted, content, fill, module, run, write
 from tests.mount.memory import own_processor_wait_s, processor_wait_s
+from tests.mount.reading import following
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
@@ -78,16 +78,13 @@ def job(
     """A job in a process of its own, which compares all bytes. `begun` is called while it begins. `each_seen`: late in
     each epoch the job waits until there is a record of that epoch. A mount that is late by more than an epoch sees the
     next but one only."""
-    names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*.jpg"))
     orders = [registry.order(Spec("distributed", SEED), FILES, epoch).tolist() for epoch in epochs]
     seen = epochs if each_seen else range(0)
     if seen:
         read = [at for order in orders for at in order]
         orders = [read[a:b] for a, b in pairwise([0, *range(WAITS_AT, len(read), FILES), len(read)])]
-    said = m.log.with_suffix(".orders")
-    said.write_text(json.dumps({"names": names, "epochs": orders}))
-    stops = [str(number) for number, _ in enumerate(seen, 1)]
-    with Reader("follow", m.path, backing, said, str(pause_s), *stops) as reader:
+    stops = [number for number, _ in enumerate(seen, 1)]
+    with following(m, backing, orders, pause_s, *stops) as reader:
         begun()
         for epoch in seen:
             reader.line()
