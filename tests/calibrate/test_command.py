@@ -149,6 +149,7 @@ def test_files_that_cannot_be_read_are_left_out(tree: Path, tmp_path: Path, caps
     assert not (tmp_path / "d.toml").exists()
 
 
+@pytest.mark.long
 @pytest.mark.mount
 @pytest.mark.parametrize("operation", ["open", "read"])
 def test_a_source_that_hangs(
@@ -170,6 +171,7 @@ def test_a_source_that_hangs(
     assert wait_until(lambda: all(reaped(pid) for pid in pids))
 
 
+@pytest.mark.long
 @pytest.mark.mount
 @pytest.mark.parametrize("what", ["source", "disk"])
 def test_what_is_dead_is_not_waited_for(

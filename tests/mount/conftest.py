@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
-from tests.conftest import slow
 from tests.mount.harness import Mounted, mounted
 from tests.mount.modes import MODES, Mode, why_not
 
@@ -36,7 +35,9 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(
-    scope="module", params=[slow(mode) if mode.slow else mode for mode in MODES], ids=[mode.name for mode in MODES]
+    scope="module",
+    params=[pytest.param(mode, marks=[getattr(pytest.mark, mode.mark)] if mode.mark else []) for mode in MODES],
+    ids=[mode.name for mode in MODES],
 )
 def mode(request: pytest.FixtureRequest) -> Mode:
     """Each of the ways in which a mount can work."""

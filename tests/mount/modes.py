@@ -29,7 +29,7 @@ class Mode:
     disk: bool = False  # with a disk tier
     environment: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
-    slow: bool = False  # differs little from another mode: its tests run only in `make test-all`
+    mark: str = ""  # of its tests, `slow` or `long`: where the mode differs little from another
 
 
 DEFAULT = Mode("default")
@@ -37,12 +37,12 @@ NO_REDELIVERY = {"resend": False, "redelivery": "none"}
 OF_ROOT = (
     DEFAULT,
     Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
-    Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, **NO_REDELIVERY, "servers": 1}),
-    Mode("records", environment={WITHOUT: "resend"}, expected={"resend": False, "redelivery": "records"}),
-    Mode("no redelivery", environment={WITHOUT: "resend,records"}, expected=NO_REDELIVERY, slow=True),
+    Mode("no fast path", ("--no-fast-path",), expected=NO_REDELIVERY | {"fast_path": False, "servers": 1}, mark="long"),
+    Mode("records", environment={WITHOUT: "resend"}, expected={"resend": False, "redelivery": "records"}, mark="long"),
+    Mode("no redelivery", environment={WITHOUT: "resend,records"}, expected=NO_REDELIVERY, mark="slow"),
     Mode("passthrough", ("--passthrough", "on"), disk=True, expected={"passthrough": PASSES}),
-    Mode("no passthrough", ("--passthrough", "on"), disk=True, environment={WITHOUT: "passthrough"}, slow=True),
-    Mode("two servers", ("--servers", "2"), expected={"servers": 2}, slow=True),
+    Mode("no passthrough", ("--passthrough", "on"), disk=True, environment={WITHOUT: "passthrough"}, mark="slow"),
+    Mode("two servers", ("--servers", "2"), expected={"servers": 2}, mark="slow"),
 )
 MODES = OF_ROOT if may_mount() else (DEFAULT,)
 

@@ -268,6 +268,7 @@ def test_all_are_killed_at_once_while_four_read(mounting: Mounting, data: Path) 
         remount_and_read(m)
 
 
+@pytest.mark.long
 def test_a_stopped_stager_delays_and_breaks_nothing(mounting: Mounting, data: Path) -> None:
     """Whatever the time limit of the source: the source is well."""
     with mounting(data, "--io-timeout", "1.5s") as m:  # less than the usual patience with a stager, 1.75 s

@@ -41,6 +41,7 @@ def read(path: Path) -> object:
 # ---- the source ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(("--ram", "4M"), marks=pytest.mark.slow)], ids=["whole", "ranges"]
 )

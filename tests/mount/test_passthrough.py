@@ -154,6 +154,7 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
         read_all(m)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [
     ["--passthrough", "off"], long(["--passthrough", "on", "--no-fast-path"]),
     long(["--passthrough", "on", "NOPFS_WITHOUT"]),

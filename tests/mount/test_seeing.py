@@ -151,6 +151,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
     assert sum(row[at] for row in m.report["history"][0]["rows"]) == pytest.approx(EPOCHS * FILES, rel=0.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signal", [long("tripwire"), "auto"])
 def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
@@ -367,6 +368,7 @@ def test_the_file_for_node_exporter_is_removed_at_the_end(mounting: Mounting, sl
     assert not file.exists()
 
 
+@pytest.mark.long
 def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
         mount = nopfsfs.Mount(m.path)

@@ -97,6 +97,7 @@ def test_a_stager_that_is_killed_goes_on_with_the_limit(mounting: Mounting, slow
         assert limit(m) >= RISEN / 2
 
 
+@pytest.mark.long
 def test_a_stated_number_bounds_the_prefetches(mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "backing", 200, 2000)
     with SlowSource(tmp_path / "backing", open_latency=0.02) as slow:

@@ -250,6 +250,7 @@ def small_tree(tmp_path: Path) -> Path:
     return tmp_path / "train"
 
 
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
 @pytest.mark.parametrize("mode", ["bytes", slow("sums")])

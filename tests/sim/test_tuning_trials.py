@@ -61,6 +61,7 @@ def test_alone_in_many_runs(trial: object, source: str) -> None:
     assert not short(of(ALONE, trial, source), MANY)
 
 
+@pytest.mark.long
 def test_eight_mounts_share_fairly_and_do_not_overrun_the_source() -> None:
     assert not short(of(COMPANY, trials.company, "small"), FEWEST)
 
