@@ -14,6 +14,7 @@ from nopfsfs.plan.samplers.sampler import Dealt, GivenOrders, Sampler, Spec, Val
 _SEVERAL = ("repeat_aug", "tf_shuffle_shard", "tf_shard_shuffle", "accelerate", "hf_trainer", "lightning", "timm")
 # Samples in a batch of one process, where several take batches in turn.
 _BATCH = 8
+_CLASS = 1000  # files of a class, where the order depends on it
 # Orders that are computed in another way than those of the first variant.
 _OTHERS: dict[str, tuple[dict[str, Value], ...]] = {
     "random": ({"replacement": True},),
@@ -46,7 +47,14 @@ def specs(family: Sampler, seed: int, n: int) -> dict[str, Spec]:
     for options in _OTHERS.get(family.name, ()):
         words = "-".join(name if value is True else f"{name}={value}" for name, value in options.items())
         found[f"{family.name}-{words}"] = registry.make_spec(family, seed, options)
+    if family.by_class:
+        found = {name: spec.with_option("classes", _classes(n)) for name, spec in found.items()}
     return found
+
+
+def _classes(n: int) -> str:
+    """The numbers of files of the classes of `n` files, as an index has them."""
+    return ",".join(map(str, [_CLASS] * (n // _CLASS) + [n % _CLASS] * (n % _CLASS > 0)))
 
 
 def reading(family: Sampler, seed: int) -> Reading:

@@ -12,11 +12,14 @@ import bench_files
 import bench_latency
 import bench_warm
 import lab
+import plan_cases
 import pytest
 from bench_files import FileSet, Result
 from bench_latency import Round
 from slow_source import cpu_seconds
 
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Sampler
 from nopfsfs.registration.plan_file import read_plan_file
 
 SMALL = FileSet("1KB", 60, 1000)
@@ -92,6 +95,12 @@ def test_files_are_counted_by_the_tier_that_answered() -> None:
 
 def test_memory_is_a_line_through_two_data_sets() -> None:
     assert bench_cost.line({52_000: 60e6, 2000: 50e6}) == (200.0, 49.6e6)
+
+
+@pytest.mark.parametrize("family", registry.SAMPLERS.values(), ids=lambda family: family.name)
+def test_an_epoch_of_each_sampler_is_measured(family: Sampler) -> None:
+    for spec in plan_cases.specs(family, 42, 1234).values():
+        assert len(family.shared(spec, 1234, 1)) > 0
 
 
 def test_a_process_has_memory_and_has_used_time() -> None:
