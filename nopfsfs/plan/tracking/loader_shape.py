@@ -8,21 +8,23 @@ and W.
 from __future__ import annotations
 
 PREFETCH = 2  # batches requested ahead for each worker; DataLoader's default, which cannot be seen from opens
-_AGREEING = 2  # runs that must say the same
+# Runs in a row that must say the same. A process that reads two orders at once, in two threads, goes from place to
+# place by chance: of its thousands of runs any two may say the same.
+_AGREEING = 3
 _READERS_MOST = 1024  # workers come and go with the epochs; what is remembered of them is bounded
 
 
 class LoaderShape:
     """Takes (reader, place) pairs of one rank's stream until it knows `inflight`; O(1) each."""
 
-    __slots__ = ("_last", "_start", "_turns", "_votes", "inflight")
+    __slots__ = ("_last", "_said", "_start", "_times", "_turns", "inflight")
 
     def __init__(self) -> None:
         self.inflight: int | None = None  # workers x prefetch x batch + batch
         self._turns = False  # a reader has passed places over: there are workers that take turns
         self._last: dict[int, int] = {}
         self._start: dict[int, int] = {}
-        self._votes: dict[tuple[int, int], int] = {}
+        self._said, self._times = (0, 0), 0  # workers and batch, and runs in a row that have said so
 
     @property
     def in_order(self) -> bool:
@@ -45,9 +47,9 @@ class LoaderShape:
         workers, rest = divmod(place - start, length)
         if rest or workers < 2 or start % length or length < 2:
             return False  # not two whole batches of one worker
-        votes = self._votes.get((workers, length), 0) + 1
-        self._votes[workers, length] = votes
-        if votes < _AGREEING:
+        self._times = self._times + 1 if self._said == (workers, length) else 1
+        self._said = workers, length
+        if self._times < _AGREEING:
             return False
         self.inflight = workers * PREFETCH * length + length
         return True

@@ -17,7 +17,7 @@ from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, OpensView
 from tests.conftest import long, slow
 from tests.examples import examples
-from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, tree
+from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, read, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
@@ -241,6 +241,20 @@ def test_who_follows_no_order_does_not_make_the_window_wider() -> None:
     seen = np.concatenate(flags)[2000:].reshape(-1, 2).mean(axis=0)
     assert seen[0] > 0.99
     assert seen[1] < 0.2  # as many as there are files in the window
+
+
+def test_a_process_that_reads_two_orders_at_once_keeps_the_plan_of_the_one_that_is_known() -> None:
+    """In two threads, which are not told apart."""
+    n, rng = 4000, np.random.default_rng(1)
+    follower = Follower(tree(n, 0), SEED, heads=HEADS)
+    for epoch in range(4):
+        order = 20 + registry.order(SHUFFLED, n, epoch, 1, 0)
+        beside = np.flatnonzero(rng.random(n) < 0.3)[64:]
+        opens = np.insert(order, beside, rng.integers(20, 20 + n, len(beside)))
+        flags = read(follower, [(row, 1) for row in opens.tolist()])
+        own = np.insert(np.ones(n, np.bool_), beside, False)
+        assert flags[own].mean() > 0.99
+        assert follower.status().k == n // 20
 
 
 @pytest.mark.parametrize("n", [long(200), 1000, long(20_000)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,17 @@ def test_random_opens_tell_nothing() -> None:
     rng = random.Random(3)
     watch = LoaderShape()
     assert not any(watch.see(rng.randrange(4), rng.randrange(100_000)) for _ in range(20_000))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_process_that_reads_two_orders_at_once_tells_nothing(seed: int) -> None:
+    """One of them in the order of the plan, the other in none that is known."""
+    rng = random.Random(seed)
+    watch, length = LoaderShape(), 20_000
+    for place in range(length):
+        assert not watch.see(7, place)
+        if rng.random() < 0.3:
+            assert not watch.see(7, rng.randrange(length))
 
 
 def test_a_track_widens_its_window_while_it_is_followed() -> None:
