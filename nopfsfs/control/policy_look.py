@@ -3,8 +3,8 @@
     python -I -S policy_look.py SOURCE [FILE]
 
 prints a JSON list of [path, text or null, error or null]. The site's file is /etc/nopfs/policy.toml, or else
-.nopfs-policy.toml at the root of the source's file system; FILE comes beside it. A file is trusted that root or its
-directory's owner owns, and nobody else can write.
+.nopfs-policy.toml at the root of the source's file system; FILE comes beside it. A file
+that root or its directory's owner owns, and nobody else can write, is trusted.
 """
 
 from __future__ import annotations

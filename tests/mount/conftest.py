@@ -11,7 +11,7 @@ import pytest
 
 from nopfsfs.fuse.mounting import may_mount
 from tests.mount.harness import Mounted, mounted
-from tests.mount.modes import MODES, Mode, why_not
+from tests.mount.modes import MODES, Mode, case, why_not
 
 Mounting = Callable[..., AbstractContextManager[Mounted]]
 
@@ -35,9 +35,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(mode, marks=[getattr(pytest.mark, mode.mark)] if mode.mark else []) for mode in MODES],
-    ids=[mode.name for mode in MODES],
+    scope="module", params=[case(mode, mode) for mode in MODES], ids=[mode.name for mode in MODES]
 )
 def mode(request: pytest.FixtureRequest) -> Mode:
     """Each of the ways in which a mount can work."""

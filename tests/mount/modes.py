@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.fuse.mounting import DEV_FUSE, helper, may_mount
 
@@ -37,7 +39,7 @@ NO_REDELIVERY = {"resend": False, "redelivery": "none"}
 OF_ROOT = (
     DEFAULT,
     Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
-    Mode("no fast path", ("--no-fast-path",), expected=NO_REDELIVERY | {"fast_path": False, "servers": 1}, mark="long"),
+    Mode("no fast path", ("--no-fast-path",), expected=NO_REDELIVERY | {"fast_path": False, "servers": 1}),
     Mode("records", environment={WITHOUT: "resend"}, expected={"resend": False, "redelivery": "records"}, mark="long"),
     Mode("no redelivery", environment={WITHOUT: "resend,records"}, expected=NO_REDELIVERY, mark="slow"),
     Mode("passthrough", ("--passthrough", "on"), disk=True, expected={"passthrough": PASSES}),
@@ -45,6 +47,11 @@ OF_ROOT = (
     Mode("two servers", ("--servers", "2"), expected={"servers": 2}, mark="slow"),
 )
 MODES = OF_ROOT if may_mount() else (DEFAULT,)
+
+
+def case(mode: Mode, value: object) -> Any:
+    """A parameter of tests that run in this mode, with the mode's mark."""
+    return pytest.param(value, marks=[getattr(pytest.mark, mode.mark)] if mode.mark else [])
 
 
 def why_not() -> str | None:

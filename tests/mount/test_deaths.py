@@ -94,8 +94,8 @@ def test_twenty_deaths_of_the_only_server(mounting: Mounting, tmp_path: Path, re
         read_all(m)
 
 
+@BOTH
 @pytest.mark.long
-@pytest.mark.parametrize("redelivery", ["kernel", long("records")], indirect=True)
 def test_a_reader_of_a_request_that_an_heir_took_over_can_be_killed(
     mounting: Mounting, tmp_path: Path, redelivery: str
 ) -> None:

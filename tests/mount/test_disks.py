@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import long, place_for_all
+from tests.conftest import place_for_all
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, mounted, read_all
 from tests.waiting import wait_until
@@ -71,7 +71,7 @@ def test_two_mounts_of_one_source_share_a_disk_directory(data: Path, tmp_path: P
 
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")
-@pytest.mark.parametrize("owner", [long(0), NOBODY])
+@pytest.mark.parametrize("owner", [0, NOBODY])
 def test_with_user_the_copies_are_that_user_s_and_root_clears_up(
     mounting: Mounting, open_to_all: Path, disk: Path, owner: int
 ) -> None:

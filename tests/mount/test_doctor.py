@@ -114,7 +114,7 @@ def test_hidden_paths(mounting: Mounting, data: Path, tmp_path: Path) -> None:
         assert name not in text, name
     assert found.part("status")["state"] == "running"
     seen, said = found.part("policy")["files"][-1], found.part("policy")["in_force"]
-    assert (seen["believed"], seen["owner"], seen["mode"], seen["kind"]) == (True, os.geteuid(), "0640", "file")
+    assert (seen["trusted"], seen["owner"], seen["mode"], seen["kind"]) == (True, os.geteuid(), "0640", "file")
     assert [(one["number"], one["weight"]) for one in seen["rules"]] == [(1, 0.5), (2, 0.1)]
     assert (said["weight"], said["files"][-1]["rules"], said["files"][-1]["path"]) == (0.5, [1], seen["path"])
 

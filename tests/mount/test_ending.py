@@ -173,7 +173,7 @@ def test_a_second_mount_is_refused(mounting: Mounting, data: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("in_use", [False, long(True)])
+@pytest.mark.parametrize("in_use", [False, True])
 def test_a_mount_at_the_place_of_one_that_is_ending(mounting: Mounting, data: Path, in_use: bool) -> None:
     """It has its own state, which the other does not take with it."""
     with mounting(data) as m:

@@ -111,7 +111,7 @@ def dropped(m: Mounted) -> None:
 
 
 def removed(disk: Path) -> bool:
-    """A stager that has just begun may make a directory of its own in `disk` meanwhile."""
+    """Remove `disk`. True: it is gone. A stager that has just begun may make a directory of its own there."""
     shutil.rmtree(disk, ignore_errors=True)
     return not disk.exists()
 

@@ -34,7 +34,6 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "number"),
     [

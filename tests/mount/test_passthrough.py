@@ -20,7 +20,7 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.fuse.connection import PASSES_FROM
-from tests.conftest import long, place_for_all, slow
+from tests.conftest import place_for_all, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
 from tests.mount.readers import digest
@@ -156,8 +156,7 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
 
 @pytest.mark.long
 @pytest.mark.parametrize("flags", [
-    ["--passthrough", "off"], long(["--passthrough", "on", "--no-fast-path"]),
-    long(["--passthrough", "on", "NOPFS_WITHOUT"]),
+    ["--passthrough", "off"], ["--passthrough", "on", "--no-fast-path"], ["--passthrough", "on", "NOPFS_WITHOUT"],
 ])  # fmt: skip
 def test_without(
     mounting: Mounting, data: Path, real_disk: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch

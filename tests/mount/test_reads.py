@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import place_for_all, slow
+from tests.conftest import place_for_all
 from tests.mount.harness import Mounted, content, mounted, write
-from tests.mount.modes import DEFAULT, MODES, Mode
+from tests.mount.modes import DEFAULT, MODES, Mode, case
 
 pytestmark = pytest.mark.mount
 
@@ -43,7 +43,7 @@ BUDGETS = [(DEFAULT, ""), (DEFAULT, "4M"), *((mode, "16M") for mode in MODES)]
 
 @pytest.fixture(
     scope="module",
-    params=[slow(one) if one[0].slow else one for one in BUDGETS],
+    params=[case(one[0], one) for one in BUDGETS],
     ids=[f"{mode.name} {ram}" for mode, ram in BUDGETS],
 )
 def mode(request: pytest.FixtureRequest) -> Mode:

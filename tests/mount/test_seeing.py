@@ -35,7 +35,6 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.stager.load import BLOCK
 from nopfsfs.supervisor.caller_budget import SHARE, STORE_S
 from nopfsfs.system.proc import usage
-from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, content, fill, module, run, write
 from tests.mount.memory import own_processor_wait_s, processor_wait_s
@@ -152,7 +151,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("signal", [long("tripwire"), "auto"])
+@pytest.mark.parametrize("signal", ["tripwire", "auto"])
 def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
         job(m, tmp_path / "backing", range(EPOCHS + 2), each_seen=True)

@@ -68,7 +68,6 @@ def umount_well(m: Mounts) -> None:
     m.umount(*range(2))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("implementation", BOTH)
 @pytest.mark.parametrize("whom", ["a peer process", long("mpirun")])
 def test_the_end_of_mpi_in_mid_epoch(made: Made, implementation: str, whom: str) -> None:

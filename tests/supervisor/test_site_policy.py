@@ -1,4 +1,4 @@
-"""A site's policy: where files are looked for, whom they are believed from, what a broken one changes."""
+"""A site's policy: where files are looked for, from whom they are trusted, what a broken one changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio.testing
 
 from nopfsfs.config import MountConfig
 from nopfsfs.control import policy_look
-from nopfsfs.control.policy_look import Found, believed
+from nopfsfs.control.policy_look import Found, read_trusted
 from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.supervisor.policy_files import LIMIT_S, find_policies
 from nopfsfs.supervisor.site_policy import SitePolicy
@@ -100,14 +100,14 @@ def test_without_files_there_are_no_limits() -> None:
 # ---- the files ---------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
+def test_a_file_that_others_can_write_is_not_trusted(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(GOOD)
     file.chmod(0o644)
-    assert believed(str(file)) == GOOD
+    assert read_trusted(str(file)) == GOOD
     file.chmod(0o664)
     with pytest.raises(ValueError, match="chmod go-w"):
-        believed(str(file))
+        read_trusted(str(file))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
@@ -117,22 +117,22 @@ def test_it_belongs_to_root_or_to_the_owner_of_its_directory(tmp_path: Path) -> 
     file.chmod(0o644)
     os.chown(file, 12345, -1)
     with pytest.raises(ValueError, match="of user 12345"):
-        believed(str(file))
+        read_trusted(str(file))
     os.chown(tmp_path, 12345, -1)
-    assert believed(str(file)) == GOOD
+    assert read_trusted(str(file)) == GOOD
 
 
 def test_neither_links_nor_pipes_nor_large_files(tmp_path: Path) -> None:
     (tmp_path / "real").write_text(GOOD)
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(OSError, match="symbolic links"):
-        believed(str(tmp_path / "link"))
+        read_trusted(str(tmp_path / "link"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a regular file"):
-        believed(str(tmp_path / "pipe"))
+        read_trusted(str(tmp_path / "pipe"))
     (tmp_path / "large").write_bytes(b"#" * (policy_look.BYTES_MOST + 1))
     with pytest.raises(ValueError, match="larger than"):
-        believed(str(tmp_path / "large"))
+        read_trusted(str(tmp_path / "large"))
 
 
 def test_a_process_of_its_own_finds_them(tmp_path: Path) -> None:

@@ -288,9 +288,9 @@ class PlanSearch:
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
             if tried:
-                cohort.tried_in_vain()
+                cohort.search_ended()
             if search.past_streams and self._thorough.first is cohort:
-                cohort.await_long()
+                cohort.ask_for_long()
             if search.done:
                 cohort.tried(search)
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
@@ -344,7 +344,7 @@ class PlanSearch:
         """Note an order that was found after its epoch, and search near it in the stream for these cohorts."""
         self._late = [spec, *self._late][:_LATE]
         for cohort in cohorts:
-            cohort.await_long(again=True)
+            cohort.ask_for_long(anyhow=True)
 
     def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """Have a certain plan followed. A track of the same data set that is not locked gives way."""

@@ -72,14 +72,14 @@ class Cohort:
         self.suspects: list[Suspect] = []
         self.quick: Search | None = None  # of what was said
         self.full: Search | None = None  # of all
-        self.settled = False  # what was said has been tried
-        self._stuck = False  # it is time to try what takes long
+        self.settled = False  # what was said need not be tried before something else is believed
+        self._long_asked = False  # it is time to try what takes long
         self.despaired = False  # all was tried in vain
         self.count = 0  # opens of another file than lately
         self._distinct: OrderedDict[int, tuple[int, int]] = OrderedDict()  # row: reader, count
         self._firsts: dict[int, list[int]] = {}  # by reader: rows that it opened first
         self._quick_at = self._full_at = 0  # opens with which the last search began
-        self._deep = 0  # opens with which what takes long was tried last
+        self._long_at = 0  # opens with which what takes long was tried last
 
     @property
     def began(self) -> int:
@@ -245,9 +245,13 @@ class Cohort:
         """Search for what was said."""
         self.quick = search
 
-    def try_all(self, search: Search | None) -> None:
-        """Search for everything; None: no more."""
+    def try_all(self, search: Search) -> None:
+        """Search for everything."""
         self.full = search
+
+    def leave_all(self) -> None:
+        """Search no more for everything."""
+        self.full = None
 
     def leave_said(self) -> None:
         """Search no more for what was said: it was tried, or the search of all begins with it."""
@@ -263,16 +267,22 @@ class Cohort:
         if search is self.quick:
             self.leave_said()
         elif search is self.full:
-            self.full = None
+            self.leave_all()
 
-    def tried_in_vain(self) -> None:
-        """Note that all was tried: with enough opens this means that what is read is not known."""
+    def search_ended(self) -> None:
+        """Note that a search has come to its end. With enough opens this means that what is read is not known."""
         self.despaired = self.despaired or self.thorough
+
+    def left_by_readers(self, last: int) -> None:
+        """Go on without readers: they have begun another epoch. `last`: the mount's count of opens at the last of
+        these."""
+        self.readers, self.quick, self.last = set(), None, last
 
     def rest(self) -> None:
         """Search no more until there are twice as many opens."""
         self.leave_said()
-        self.full, self._stuck = None, False
+        self.leave_all()
+        self._long_asked = False
         self._quick_at = self._full_at = self.count
 
     @property
@@ -280,16 +290,17 @@ class Cohort:
         """True: there are so many opens that what takes long may find their order."""
         return self.count >= _LONG_FROM
 
-    def await_long(self, *, again: bool = False) -> None:
-        """Ask for what takes long, if there are many more opens than when it was tried last. `again`: with as many."""
-        if again:
-            self._stuck = self.long_enough
-        elif not self._stuck and self.long_enough and self.count >= 4 * self._deep:
-            self._stuck, self._deep = True, self.count
+    def ask_for_long(self, *, anyhow: bool = False) -> None:
+        """Ask for what takes long, if there are many more opens than when it was tried last. `anyhow`: whenever it was
+        tried last."""
+        if anyhow:
+            self._long_asked = self.long_enough
+        elif not self._long_asked and self.long_enough and self.count >= 4 * self._long_at:
+            self._long_asked, self._long_at = True, self.count
 
     def long_due(self) -> bool:
         """True: it is time to try what takes long; asking means that it is done."""
-        due, self._stuck = self._stuck, False
+        due, self._long_asked = self._long_asked, False
         return due
 
     def prove(self, worth: float, hypothesis: Hypothesis) -> None:

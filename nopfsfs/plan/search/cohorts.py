@@ -74,7 +74,7 @@ class Cohorts:
                     del self._of[reader]
             cohort.readers = {reader for _, reader, _ in lately}
             self._of.update(dict.fromkeys(cohort.readers, cohort))
-            before.readers, before.quick, before.last = set(), None, lately[0][2] - 1
+            before.left_by_readers(lately[0][2] - 1)
         if lately:
             cohort.restart(lately)
 

@@ -47,7 +47,7 @@ class ThoroughSearches:
     def begin(self, cohort: Cohort, search: Search) -> None:
         """Begin a search; of two that go on the younger one makes way."""
         for one, _ in self._running()[1:]:
-            one.try_all(None)
+            one.leave_all()
         cohort.try_all(search)
 
     def next(self) -> tuple[Cohort, Search] | None:

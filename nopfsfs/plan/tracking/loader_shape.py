@@ -8,9 +8,7 @@ and W.
 from __future__ import annotations
 
 PREFETCH = 2  # batches requested ahead for each worker; DataLoader's default, which cannot be seen from opens
-# Runs in a row that must say the same. A process that reads two orders at once, in two threads, goes from place to
-# place by chance: of its thousands of runs any two may say the same.
-_AGREEING = 3
+_AGREEING = 2  # runs in a row that must say the same
 _READERS_MOST = 1024  # workers come and go with the epochs; what is remembered of them is bounded
 
 
@@ -45,7 +43,11 @@ class LoaderShape:
         start, length = self._start[reader], last + 1 - self._start[reader]
         self._begin(reader, place)
         workers, rest = divmod(place - start, length)
-        if rest or workers < 2 or start % length or length < 2:
+        # A process that reads two orders at once, in two threads, goes from place to place by chance, and two of its
+        # thousands of runs may say the same. But one reader is not two workers, and several such readers make other
+        # runs between two that agree.
+        if rest or not 2 <= workers <= len(self._last) or start % length or length < 2:
+            self._times = 0 if place > last else self._times
             return False  # not two whole batches of one worker
         self._times = self._times + 1 if self._said == (workers, length) else 1
         self._said = workers, length
@@ -55,7 +57,7 @@ class LoaderShape:
         return True
 
     def _begin(self, reader: int, place: int) -> None:
-        if len(self._last) >= _READERS_MOST:
+        if reader not in self._last and len(self._last) >= _READERS_MOST:
             self._last.clear()
             self._start.clear()
         self._start[reader] = self._last[reader] = place

@@ -135,7 +135,7 @@ def test_of_so_many_files_that_the_first_opens_are_forgotten_an_epoch_begins_as_
 def test_a_cohort_for_which_all_is_tried_is_kept_whoever_comes() -> None:
     cohorts = Cohorts(owners())
     first = opened(range(16), cohorts)
-    first.full = SEARCH
+    first.try_all(SEARCH)
     for reader in range(2, 40):
         opened(range(1000 * reader % FILES, 1000 * reader % FILES + 16), cohorts, reader, now=10_000 * reader)
     assert len(cohorts.cohorts) == 8

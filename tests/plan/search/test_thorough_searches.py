@@ -92,7 +92,7 @@ def test_the_beginning_of_an_epoch_is_searched_for_to_its_end() -> None:
     bench.begun(third)
     assert second.full is None
     assert bench.searches.has_others(third)
-    first.full = None
+    first.leave_all()
     assert not bench.searches.has_others(third)
 
 
@@ -107,5 +107,5 @@ def test_once_a_plan_is_certain_searches_for_those_who_have_ended_rest() -> None
     bench.searches.rest_ended(0, bench.now)
     assert (first.full, second.full) == (None, search)
     assert bench.turns(2) == [second, second]
-    second.full = None
+    second.leave_all()
     assert bench.searches.due() is None

@@ -60,15 +60,25 @@ def test_random_opens_tell_nothing() -> None:
     assert not any(watch.see(rng.randrange(4), rng.randrange(100_000)) for _ in range(20_000))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_process_that_reads_two_orders_at_once_tells_nothing(seed: int) -> None:
-    """One of them in the order of the plan, the other in none that is known."""
+@pytest.mark.parametrize("readers", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_that_read_two_orders_at_once_tell_nothing(readers: int, seed: int) -> None:
+    """Each reads one in the order of the plan, and another that is not known."""
     rng = random.Random(seed)
     watch, length = LoaderShape(), 20_000
     for place in range(length):
-        assert not watch.see(7, place)
-        if rng.random() < 0.3:
-            assert not watch.see(7, rng.randrange(length))
+        for reader in range(readers):
+            assert not watch.see(reader, place)
+            if rng.random() < 0.3:
+                assert not watch.see(reader, rng.randrange(length))
+
+
+def test_a_loader_among_many_processes_that_have_ended_is_recognised() -> None:
+    watch = LoaderShape()
+    for reader in range(1000, 3000):
+        watch.see(reader, 5)
+    assert any(watch.see(reader, place) for reader, place in opens(8 * 16 * 6, 8, 16, 1))
+    assert watch.inflight == 8 * PREFETCH * 16 + 16
 
 
 def test_a_track_widens_its_window_while_it_is_followed() -> None:
