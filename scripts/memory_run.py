@@ -4,9 +4,9 @@
     python scripts/memory_run.py --seconds 7200
 
 One mount with a small memory and disk tier, of which readers ask more than fits: a training job in shuffled order that
-checks each byte, now and then a second job with another seed, random ranges of large files, listings, names that are
-not there. Files of the source change, come and go meanwhile. The exporter writes its file; metrics, access log and
-status are read; the tuner is steered.
+checks each byte, now and then a second job with another seed (a process of its own, as jobs are), random ranges of
+large files, listings, names that are not there. Files of the source change, come and go meanwhile. The exporter writes
+its file; metrics, access log and status are read; the tuner is steered.
 
 The memory of a process is what no file backs and no other process shares (Pss_Anon of smaps_rollup): the tiers, which
 are bounded, are not in it. The growth is the slope of a line through all looks from the 20th minute on, in percent of
@@ -19,14 +19,17 @@ import argparse
 import contextlib
 import errno
 import json
+import multiprocessing
 import os
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event as Stopped
 from pathlib import Path
 
 import lab
@@ -46,6 +49,7 @@ SECOND_JOB_S = 60.0  # between the runs of the second job, which take some eight
 SETTLED_S, LOOK_S = 1200.0, 20.0
 SETTLES_S = 20.0  # a change of a file, at most
 MOST_PERCENT_AN_HOUR = 1.0
+PROCESSES = multiprocessing.get_context("spawn")
 
 
 def content(number: int, version: int, length: int) -> bytes:
@@ -58,7 +62,7 @@ class Source:
     """The files, and the version of each."""
 
     root: Path
-    versions: list[int] = field(default_factory=lambda: [0] * FILES)
+    versions: MutableSequence[int]  # shared by all processes
 
     def path(self, number: int) -> Path:
         return self.root / f"class{number * CLASSES // FILES:02}" / f"{number:05}.jpg"
@@ -81,13 +85,63 @@ class Source:
         return 64 * (16 + number % 112)
 
 
+class Checking:
+    """Reads files of a mount as one job, and compares all bytes."""
+
+    def __init__(self, source: Source, mountpoint: Path) -> None:
+        self._source, self._mountpoint = source, mountpoint
+        self._shown: dict[int, int] = {}  # by file: its last version that was read
+        self.waited = 0  # reads of files that were changing
+
+    def read(self, number: int) -> None:
+        """Read a file, which holds one of its versions, and none before one that was read before. Raises LabError."""
+        length, least = self._source.length(number), self._shown.get(number, 0)
+        data = self._bytes(self._mountpoint / self._source.path(number).relative_to(self._source.root))
+        for version in range(least, self._source.versions[number] + 2):
+            if data == content(number, version, length):
+                self._shown[number] = max(version, self._shown.get(number, 0))
+                return
+        raise LabError(f"file {number} has wrong bytes")
+
+    def _bytes(self, path: Path) -> bytes:
+        """What the file holds. A change gives ESTALE until it has settled (docs/semantics.md)."""
+        end = time.monotonic() + SETTLES_S
+        while True:
+            try:
+                return path.read_bytes()
+            except OSError as error:
+                if error.errno != errno.ESTALE or time.monotonic() > end:
+                    raise
+                self.waited += 1
+                time.sleep(0.2)
+
+
+def epochs(seed: int, most: int) -> Iterator[int]:
+    """The files of so many epochs, in the order of a DistributedSampler."""
+    for epoch in range(most):
+        yield from (int(sample) for sample in order(Spec("distributed", seed), FILES, epoch))
+
+
+def second_job(
+    root: Path, versions: MutableSequence[int], mountpoint: Path, stopped: Stopped, opens: Synchronized[int]
+) -> None:
+    """A process: one epoch with another seed, again and again, with pauses in between."""
+    job = Checking(Source(root, versions), mountpoint)
+    while not stopped.wait(SECOND_JOB_S):  # twice in the minutes that do not count
+        for number in epochs(OTHER_SEED, 1):
+            if stopped.wait(0.02):
+                return
+            job.read(number)
+            opens.value += 1
+
+
 class Load:
     """Readers and clients of a mount, each in a thread, until `stop`. The first error ends all."""
 
     def __init__(self, source: Source, mount: Mount) -> None:
         self._source, self._mount = source, mount
         self._stopped = threading.Event()
-        self._shown: dict[int, int] = {}  # by file: its last version that was read
+        self._job = Checking(source, mount.path)
         self.error: Exception | None = None
         self.counts: dict[str, int] = {}
         parts: list[Callable[[], None]] = [
@@ -119,49 +173,30 @@ class Load:
             yield turn
             turn += 1
 
-    def _read(self, number: int) -> None:
-        """Read a file, which holds one of its versions, and none before one that a reader has seen."""
-        length, least = self._source.length(number), self._shown.get(number, 0)
-        data = self._bytes(self._mount.path / self._source.path(number).relative_to(self._source.root))
-        for version in range(least, self._source.versions[number] + 2):
-            if data == content(number, version, length):
-                self._shown[number] = max(version, self._shown.get(number, 0))
-                return
-        raise LabError(f"file {number} has wrong bytes")
-
-    def _bytes(self, path: Path) -> bytes:
-        """What the file holds. A change gives ESTALE until it has settled (docs/semantics.md)."""
-        end = time.monotonic() + SETTLES_S
-        while True:
-            try:
-                return path.read_bytes()
-            except OSError as error:
-                if error.errno != errno.ESTALE or time.monotonic() > end:
-                    raise
-                self._did("reads while a change settles")
-                time.sleep(0.2)
-
-    def _epochs(self, seed: int, most: int) -> Iterator[int]:
-        for epoch in range(most):
-            yield from (int(sample) for sample in order(Spec("distributed", seed), FILES, epoch))
-
     def _train(self) -> None:
         due = time.monotonic()
-        for number in self._epochs(SEED, 10_000):
+        for number in epochs(SEED, 10_000):
             if self._stopped.is_set():
                 return
-            self._read(number)
+            self._job.read(number)
             self._did("opens of the job")
+            self.counts["reads while a change settles"] = self._job.waited
             due += 1.0 / OPENS_A_SECOND
             time.sleep(max(0.0, due - time.monotonic()))
 
     def _validate(self) -> None:
-        while not self._stopped.wait(SECOND_JOB_S):  # twice in the minutes that do not count
-            for number in self._epochs(OTHER_SEED, 1):
-                if self._stopped.wait(0.02):
-                    return
-                self._read(number)
-                self._did("opens of a second job")
+        stopped, opens = PROCESSES.Event(), PROCESSES.Value("q", 0)
+        asked = self._source.root, self._source.versions, self._mount.path, stopped, opens
+        job = PROCESSES.Process(target=second_job, args=asked)
+        job.start()
+        try:
+            while not self._stopped.wait(1.0):
+                self.counts["opens of a second job"] = opens.value
+                if job.exitcode is not None:
+                    raise LabError(f"the second job ended with exit {job.exitcode}")
+        finally:
+            stopped.set()
+            job.join(60.0)
 
     def _read_ranges(self) -> None:
         chosen = random.Random(1)
@@ -247,7 +282,7 @@ class Looks:
 def measure(seconds: float, settled_s: float, record: Path, progress: Progress) -> bool:
     looks = Looks()
     with lab.place() as place:
-        source = Source(place / "source")
+        source = Source(place / "source", PROCESSES.RawArray("i", FILES))
         progress.doing("files")
         source.fill()
         disk = place / "disk"
@@ -259,6 +294,7 @@ def measure(seconds: float, settled_s: float, record: Path, progress: Progress) 
             exported = looks.seen.setdefault(Process("exporter", exporter.pid, 0), [])
             load = Load(source, mount)
             started = time.monotonic()
+            foreseen: list[float] = []
             try:
                 progress.doing("load")
                 while (now := time.monotonic() - started) < seconds and load.error is None:
@@ -267,6 +303,7 @@ def measure(seconds: float, settled_s: float, record: Path, progress: Progress) 
                     seen = {f"{process.role} {process.pid}": found for process, found in looks.seen.items()}
                     record.write_text(json.dumps({"counts": load.counts, "seen": seen}) + "\n")
                     time.sleep(LOOK_S)
+                foreseen = [one["predicted"] / one["files"] for one in mount.status()["epochs"] if one["ended"]]
             finally:
                 load.stop()
                 exporter.terminate()
@@ -275,7 +312,8 @@ def measure(seconds: float, settled_s: float, record: Path, progress: Progress) 
                 raise LabError(f"the load failed: {load.error!r}")
     lines, good = looks.lines(settled_s)
     counts = [f"{count} {what}" for what, count in load.counts.items()]
-    progress.say("\n".join([*lines, "", ", ".join(counts)]))
+    share = f"of an epoch's opens at least {min(foreseen):.3f} were foreseen" if foreseen else "no epoch has ended"
+    progress.say("\n".join([*lines, "", ", ".join([*counts, share])]))
     return good
 
 

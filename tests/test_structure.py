@@ -222,8 +222,8 @@ def test_docstrings_name_their_subject() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = []
     for name, tree in TREES.items():
-        for node in ast.walk(tree):
-            text = (ast.get_docstring(node) or "") if isinstance(node, documented) else ""
+        for node in (node for node in ast.walk(tree) if isinstance(node, documented)):
+            text = ast.get_docstring(node) or ""
             if any(text == word or text.startswith((f"{word} ", f"{word},", f"{word}.")) for word in VAGUE):
                 found.append(f"{name}: {text.splitlines()[0]}")
     assert not found

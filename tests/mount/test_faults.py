@@ -176,6 +176,7 @@ def test_what_was_killed_and_unmounted_by_hand_is_in_nobodys_way(mounting: Mount
 # ---- the processes of the mount -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_stager_is_killed_while_four_read(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--ram", "4M", "--seed", "42") as m:
         m.errors_expected = True  # it says that the stager died

@@ -85,6 +85,7 @@ def test_readers_of_the_same_files_at_once_read_each_block_once(data: Path, disk
         assert m.status()["direct_reads"] <= 5 * FEW
 
 
+@pytest.mark.long
 def test_a_stager_that_dies_in_the_midst_costs_no_byte(data: Path, disk: Path, tmp_path: Path) -> None:
     flags = (*FLAGS, "--source-bandwidth", "40MB/s", "--disk", f"{disk}:400M")
     with mounted(data, *flags, work=tmp_path, disks=[disk]) as m:

@@ -79,6 +79,7 @@ def read_all_of_mount(m: Mounted, rounds: int) -> None:
             path.read_bytes()
 
 
+@pytest.mark.long
 def test_four_readers_share_one_open_of_the_source(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", "7") as m:
         local = Mounted(tmp_path / "backing", m.path, m.log, m.test_id)

@@ -107,6 +107,7 @@ def test_paths_that_are_not_there_are_said_and_the_others_staged(
         assert "write the paths to one" in done.stderr
 
 
+@pytest.mark.long
 def test_a_file_that_cannot_be_read_is_said(mounting: Mounting, source: Path) -> None:
     with mounting(source, "--ram", "64M") as m:
         (source / "class0/00000.jpg").unlink()

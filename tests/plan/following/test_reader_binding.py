@@ -358,6 +358,7 @@ def test_ranks_that_a_plan_says_are_believed_though_the_mount_knows_of_none() ->
     assert (follower.status().world, follower.status().ranks) == (5, (3,))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [False, long(True)])
 def test_a_plan_said_after_an_order_that_is_not_known_is_followed_at_once(whole: bool) -> None:
     """Said of the data set itself, or of all the mount, which holds no other files."""
