@@ -54,7 +54,7 @@ def specs(family: Sampler, seed: int, n: int) -> dict[str, Spec]:
 
 def _classes(n: int) -> str:
     """The numbers of files of the classes of `n` files, as an index has them."""
-    return ",".join(map(str, [_CLASS] * (n // _CLASS) + [n % _CLASS] * (n % _CLASS > 0)))
+    return ",".join(str(min(_CLASS, n - first)) for first in range(0, n, _CLASS))
 
 
 def reading(family: Sampler, seed: int) -> Reading:

@@ -82,8 +82,7 @@ def job(
     if seen:
         read = [at for order in orders for at in order]
         orders = [read[a:b] for a, b in pairwise([0, *range(WAITS_AT, len(read), FILES), len(read)])]
-    stops = [number for number, _ in enumerate(seen, 1)]
-    with following(m, backing, orders, pause_s, *stops) as reader:
+    with following(m, backing, orders, pause_s, *range(1, len(seen) + 1)) as reader:
         begun()
         for epoch in seen:
             reader.line()

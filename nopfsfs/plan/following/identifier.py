@@ -288,7 +288,7 @@ class PlanSearch:
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
             if tried:
-                cohort.search_ended()
+                cohort.likely_tried()
             if search.past_streams and self._thorough.first is cohort:
                 cohort.ask_for_long()
             if search.done:

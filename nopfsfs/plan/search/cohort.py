@@ -269,8 +269,8 @@ class Cohort:
         elif search is self.full:
             self.leave_all()
 
-    def search_ended(self) -> None:
-        """Note that a search has come to its end. With enough opens this means that what is read is not known."""
+    def likely_tried(self) -> None:
+        """Note that a search has tried what is likely. With enough opens this means that what is read is not known."""
         self.despaired = self.despaired or self.thorough
 
     def left_by_readers(self, last: int) -> None:

@@ -47,7 +47,8 @@ class LoaderShape:
         # thousands of runs may say the same. But one reader is not two workers, and several such readers make other
         # runs between two that agree.
         if rest or not 2 <= workers <= len(self._last) or start % length or length < 2:
-            self._times = 0 if place > last else self._times
+            if place > last:
+                self._times = 0
             return False  # not two whole batches of one worker
         self._times = self._times + 1 if self._said == (workers, length) else 1
         self._said = workers, length
