@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -41,6 +42,14 @@ TESTS = Path(__file__).parent
 # Marks that follow from where a test lies and from what it takes; the others are set by hand, and checked (guard.py).
 MARKS_OF_FOLDERS = {TESTS / "mount": "mount", TESTS / "frameworks": "framework"}
 MARKS_OF_FIXTURES = {"fake_mount": "mount", "mounting": "mount", "training": "mount", "torch": "framework"}
+
+gc.disable()  # while thousands of tests are collected: they stay, and a look for garbage among them takes seconds
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but never among what was collected."""
+    gc.enable()
+    gc.freeze()
 
 
 # Files that take longest, or wait most: they come first, so that no processor has one of them left at the end.

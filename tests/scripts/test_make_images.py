@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("skimage")
-pytest.importorskip("sklearn")
-
 import make_images
+import pytest
 from make_images import Recipe
 from PIL import Image
+
+# Not imported here: that takes seconds, in each process that collects the tests.
+MISSING = [name for name in ("skimage", "sklearn") if find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {MISSING}")
 
 RECIPE = Recipe(count=24, val_count=4, classes=4, seed=1)
 
