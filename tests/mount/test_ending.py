@@ -58,7 +58,7 @@ def in_the_foreground(m: Mounted, **options: Any) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(
     "words",
-    [["umount"], long(["umount", "-l"]), long(["fusermount3", "-u"]), ["fusermount3", "-u", "-z"]],
+    [["umount"], long(["umount", "-l"]), long(["fusermount3", "-u"]), long(["fusermount3", "-u", "-z"])],
     ids=" ".join,
 )
 @pytest.mark.parametrize("flags", [long(()), ("--seed", "42", "--ram", "8M")], ids=["plain", "staging"])

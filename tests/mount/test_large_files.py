@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import place_for_all
+from tests.conftest import long, place_for_all
 from tests.mount.harness import Mounted, Reader, content, mounted, read_all, write
 from tests.tiers.kept import copies
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ def read_of_source(m: Mounted) -> tuple[int, int]:
     return int(status["stager"]["source_read_bytes"]), int(status["served"]["source"]["bytes"])
 
 
-@pytest.mark.parametrize("flags", [("--passthrough", "off"), ()], ids=["served", "passed"])
+@pytest.mark.parametrize("flags", [long(("--passthrough", "off")), ()], ids=["served", "passed"])
 def test_a_job_of_three_epochs_reads_each_file_once(
     data: Path, disk: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -62,7 +62,7 @@ def test_a_job_of_three_epochs_reads_each_file_once(
 
 
 @pytest.mark.parametrize(
-    ("ram", "room", "flags"), [("160M", 1.0, ()), ("96M", 0.5, ("--signal", "open", "--page-cache", "8M"))]
+    ("ram", "room", "flags"), [long("160M", 1.0, ()), ("96M", 0.5, ("--signal", "open", "--page-cache", "8M"))]
 )
 def test_without_a_disk_blocks_stay_in_memory(
     data: Path, tmp_path: Path, ram: str, room: float, flags: tuple[str, ...]

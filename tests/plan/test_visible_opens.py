@@ -223,7 +223,7 @@ def test_fewer_tripwires_follow_an_order_that_is_certain(files, size, each, apar
     assert not (fewer.mask() & ~more.mask()).any()
 
 
-@pytest.mark.parametrize("n", [300, 2000, 4000])
+@pytest.mark.parametrize("n", [300, long(2000), 4000])
 @pytest.mark.parametrize("epochs", [(0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2, 5)])
 def test_epochs_that_nobody_expected(n, epochs) -> None:
     rng = np.random.default_rng(0)

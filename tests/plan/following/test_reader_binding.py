@@ -45,7 +45,7 @@ def job(part, spec: Spec, epochs: range, rng: np.random.Generator, pid: int, loa
     return taken
 
 
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("later", [long(False), True])
 def test_two_jobs_on_one_data_set(later: bool) -> None:
     rng = np.random.default_rng(1)
     parts = tree(8000, 0)
@@ -137,7 +137,7 @@ def test_the_place_in_the_global_generator_is_found(drawn: int) -> None:
     assert read(follower, opens[64:]).mean() >= 0.999
 
 
-@pytest.mark.parametrize(("seed", "drawn"), [(SEED, 700_001), (None, 300_001)])
+@pytest.mark.parametrize(("seed", "drawn"), [long(SEED, 700_001), (None, 300_001)])
 def test_the_beginning_of_the_global_generator_needs_no_process_of_its_own(seed: int | None, drawn: int) -> None:
     rng = np.random.default_rng(6)
     parts = tree(20_000, 0)

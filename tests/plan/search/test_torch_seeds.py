@@ -12,7 +12,7 @@ import pytest
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.search import step_bits, torch_seeds
 from nopfsfs.plan.search.torch_seeds import SEEDS, Opened, beginnings, joint_middles, middles
-from tests.conftest import slow
+from tests.conftest import long, slow
 
 OTHERS = range(1000)  # seeds that are searched besides the true one
 
@@ -162,7 +162,7 @@ def test_a_longer_beginning_shows_a_thousand_ranks() -> None:
 
 
 @pytest.mark.parametrize("make", [beginnings, middles])
-@pytest.mark.parametrize("n", [500, 4000])
+@pytest.mark.parametrize("n", [500, long(4000)])
 def test_hardly_any_seed_is_found_by_chance(make: type, n: int) -> None:
     rng = np.random.default_rng(n)
     found = [make([rng.permutation(n)[:8] for _ in range(3)], n).run() for _ in range(3)]

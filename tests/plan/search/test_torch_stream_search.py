@@ -30,7 +30,7 @@ def _run(search: GlobalSearch) -> list[StreamPlace]:
 
 
 @pytest.mark.parametrize("n", [slow(130), 300, slow(1000), slow(20_011), long(1_281_167)])
-@pytest.mark.parametrize(("batch", "workers"), [(64, 2), (8, 8), (1, 4), (2, 3), (3, 1), (5, 16)])
+@pytest.mark.parametrize(("batch", "workers"), [(64, 2), (8, 8), (1, 4), (2, 3), (3, 1), long(5, 16)])
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_place_is_found_from_one_worker_among_several(n: int, batch: int, workers: int, direct: bool) -> None:
     seed, offset = 42, 300_007
@@ -136,7 +136,7 @@ def _initialise(torch, seed: int) -> None:
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, long(2)])
 @pytest.mark.parametrize("kind", ["shuffle", long("subset")])
 def test_a_real_loader_after_a_model_was_initialised(kind: str, workers: int) -> None:
     torch = pytest.importorskip("torch")

@@ -30,6 +30,7 @@ from nopfsfs.supervisor.source_tuning import TuningFigures
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system.outages import Outages
 from tests.asynchronous import in_trio
+from tests.conftest import long
 
 FILES, SIZE, SEED = 2000, 1000, 42
 SPLIT = MemorySplit(
@@ -99,7 +100,7 @@ def fds() -> Iterator[list[int]]:
         os.close(fd)
 
 
-@pytest.mark.parametrize("most", [1, 37, 900])
+@pytest.mark.parametrize("most", [1, long(37), 900])
 def test_each_epoch_has_its_opens_wherever_the_looks_fall(fds: list[int], most: int) -> None:
     job, chance = Job(fds, "open"), np.random.default_rng(most)
     job.read(range(4), lambda: int(chance.integers(1, most + 1)))
