@@ -24,7 +24,7 @@ from bench_entry import Entry, median_entry
 from lab import Progress
 from slow_source_load import BIN_S, Change
 from slow_source_sharing import throughput_curve
-from tuned_mounts import CURVES, Laboratory
+from tuned_mounts import CURVES, Laboratory, Share
 
 from nopfsfs.sim.tuning.contest import jain_index
 from nopfsfs.sim.tuning.rivals import FixedLimit
@@ -40,6 +40,8 @@ CURVE, THRASHES = "knee24", "knee4"
 PAIR_S = 10.0
 MANY, MANY_SETTLE_S, MANY_S, FIXED = 8, 70.0, 40.0, 64
 IDLE_STRAYS, STRAYS_A_SECOND = 200, 8.0
+EACH, EACH_SETTLE_S, EACH_S = (2, 3, 4, 6), 8.0, 12.0  # fixed limits of each of the many
+SELDOM_S = 1.0  # a fixed limit needs no look at the metrics of its mount
 
 
 def seconds_until_well(series: Sequence[tuple[float, int]], best: float) -> float:
@@ -125,10 +127,11 @@ def pair_entries() -> Iterator[Entry]:
 
 
 def many_entries() -> Iterator[Entry]:
-    """fair/mount/8/knee24/{jain,share_of_best,demand_p99}: what eight mounts get, and the 99th percentile of reads that
-    no plan foresaw, over that at the idle source. fair/mount/8/knee4/over_fixed_64: what they get of a source that
-    thrashes, over what they get with 64 requests each."""
-    with Progress(4) as progress:
+    """fair/mount/8/knee24/{jain,share_of_best,share,demand_p99}: what eight mounts get, over the best of fixed limits
+    in the same run and over the most that the source can give, and the 99th percentile of reads that no plan foresaw,
+    over that at the idle source. fair/mount/8/knee4/over_fixed_64: what they get of a source that thrashes, over what
+    they get with 64 requests each."""
+    with Progress(4 + len(EACH)) as progress:
         with tuned_mounts.laboratory(CURVES[CURVE], MANY) as room:
             progress.doing("eight mounts: the idle source")
             room.read(0)
@@ -142,11 +145,13 @@ def many_entries() -> Iterator[Entry]:
             with strays(room, STRAYS_A_SECOND) as busy:
                 share = room.measure(MANY, None, MANY_SETTLE_S, MANY_S)
             progress.step()
-        prefix = f"fair/mount/{MANY}/{CURVE}"
-        yield median_entry(f"{prefix}/jain", "", [jain_index(np.array(share.rates))])
-        yield median_entry(f"{prefix}/share_of_best", "", [share.share])
+            fixed = {}
+            for limit in EACH:
+                progress.doing(f"eight mounts: {limit} each")
+                fixed[limit] = room.measure(MANY, partial(FixedLimit, limit, SELDOM_S), EACH_SETTLE_S, EACH_S).share
+                progress.step()
         late = busy[-round(MANY_S * STRAYS_A_SECOND) :]
-        yield median_entry(f"{prefix}/demand_p99", "x", [percentile_99(late) / percentile_99(idle)])
+        yield from of_many(share, fixed, percentile_99(late) / percentile_99(idle))
         shares = []
         for policy in (None, partial(FixedLimit, FIXED)):
             progress.doing(f"eight mounts, {THRASHES}")
@@ -155,6 +160,17 @@ def many_entries() -> Iterator[Entry]:
                 shares.append(room.measure(MANY, policy, MANY_SETTLE_S, MANY_S).share)
             progress.step()
     yield median_entry(f"fair/mount/{MANY}/{THRASHES}/over_fixed_{FIXED}", "x", [shares[0] / shares[1]])
+
+
+def of_many(share: Share, fixed: dict[int, float], demand_p99: float) -> Iterator[Entry]:
+    """Entries of eight mounts of a source with a knee."""
+    prefix = f"fair/mount/{MANY}/{CURVE}"
+    yield median_entry(f"{prefix}/jain", "", [jain_index(np.array(share.rates))])
+    yield median_entry(f"{prefix}/share_of_best", "", [share.share / max(fixed.values())])
+    yield median_entry(f"{prefix}/share", "", [share.share])
+    yield median_entry(f"{prefix}/demand_p99", "x", [demand_p99])
+    for limit, got in fixed.items():
+        yield median_entry(f"{prefix}/fixed_{limit}_each/share", "", [got])
 
 
 def percentile_99(seconds: Sequence[float]) -> float:

@@ -11,10 +11,10 @@ from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, Sou
 
 
 class FixedLimit:
-    """A number that somebody chose."""
+    """A number that somebody chose. `wait`: the seconds between calls, as of a LimitDecision."""
 
-    def __init__(self, limit: int) -> None:
-        self._decision = LimitDecision(limit, Reason.HOLD)
+    def __init__(self, limit: int, wait: float = TICK_SECONDS) -> None:
+        self._decision = LimitDecision(limit, Reason.HOLD, wait)
 
     def step(self, sample: SourceSample) -> LimitDecision:
         return self._decision
