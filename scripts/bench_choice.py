@@ -157,7 +157,7 @@ class Stage:
         self._state.set_budget(budget, budget, 0)
         reader = BlockReader(
             columns, self._metrics, self._arena, source, self.disk,  # type: ignore[arg-type]
-            copy_lost=lambda row, disk: False,
+            withdraw_copy=lambda row, disk: False,
         )  # fmt: skip
         WorkerThreads(self._state, reader, changed=lambda row: None).start(READERS, READERS)
         for row, content in self._contents.items():

@@ -238,7 +238,7 @@ class Stager:
         )  # fmt: skip
         self.state.set_budget(budget, budget, 0)
         reader = BlockReader(
-            self.columns, self._metrics, self._arena, files, Disks([]), copy_lost=lambda row, disk: False
+            self.columns, self._metrics, self._arena, files, Disks([]), withdraw_copy=lambda row, disk: False
         )
         self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
         self.exchange = PeerExchange(self.state)

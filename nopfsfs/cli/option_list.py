@@ -73,7 +73,7 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             name="seed", metavar="N", parse=parse_seed, types=(str, int), toml="42",
             help="the seed of the job's sampler",
             more="N is a seed that `torch.manual_seed` takes: -2⁶³ to 2⁶⁴-1",
-            default="the mount tries common seeds",
+            default="the mount tries common seeds, then all below 10,428",
         ),
         Setting(
             name="sampler", metavar="NAME", parse=parse_sampler, toml='"distributed"',

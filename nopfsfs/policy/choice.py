@@ -1,9 +1,9 @@
-"""The choice where to fetch a file from: a copy on disk, another node, or the source. Pure.
+"""The choice whether a fetch leaves the usual order of where files come from. Pure.
 
-The usual order is the one that costs others least: disk, node, source. The choice leaves this order only where a lane
-(`fetch_lane.py`) is down or slow. A slow lane takes SLOWER times as long as what comes after it, for some time, and
-longer than a reader would notice. A prefetch keeps to the usual order even then, if its file comes long before its
-reader. docs/policy.md explains it.
+The usual order, which the stager keeps, is the one that loads source and network least: a copy on disk, another node,
+the source. The choice leaves this order only where a lane (`fetch_lane.py`) is down or slow. A slow lane takes SLOWER
+times as long as what comes after it, for some time, and longer than a reader would notice. A prefetch keeps to the
+usual order even then, if its file comes long before its reader. docs/policy.md explains it.
 """
 
 from __future__ import annotations

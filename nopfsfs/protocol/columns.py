@@ -215,7 +215,7 @@ class Metric(IntEnum):
     STAGED_PEER_FILES = 137
     STAGED_PEER_BYTES = 138
     PUSHES_FAILED = 139  # those that were spared included
-    # stager: choices against the usual order (`policy/choice.py`)
+    # stager (`load_lanes.py`): choices against the usual order
     REROUTED_SLOW = 140
     REROUTED_DOWN = 141
     FETCHES_HEDGED = 142

@@ -57,7 +57,7 @@ class DiskWriter:
         )  # fmt: skip
         self._blocks = BlockWriter(
             state.large, disks, columns, metrics, usable=self._is_usable, publish=state.publish,
-            failed=self._write_failed, unusable=self.copy_unusable, done=self._blocks_done,
+            failed=self._write_failed, unusable=self.withdraw_copy, done=self._blocks_done,
             by_kernel=registered.is_large,
         )  # fmt: skip
 
@@ -88,7 +88,7 @@ class DiskWriter:
         """Wait until what was kept is published, or for so long."""
         self._kept.ready.wait(limit_s)
 
-    def copy_unusable(self, row: int, tier: int) -> bool:
+    def withdraw_copy(self, row: int, tier: int) -> bool:
         """Withdraw a copy that cannot be read, or is corrupt, and have it removed; False when it was withdrawn
         before."""
         if self._state.withdraw_disk(row, tier):

@@ -163,13 +163,13 @@ class BlockReader:
 
     def __init__(
         self, columns: Columns, metrics: memoryview, arena: Arena, source: Source, disks: Disks,
-        copy_lost: Callable[[int, int], bool], young: YoungFiles | None = None, kept: KeptRows | None = None,
+        withdraw_copy: Callable[[int, int], bool], young: YoungFiles | None = None, kept: KeptRows | None = None,
         copy_confirmed: Callable[[int, int], None] = lambda row, disk: None,
     ) -> None:  # fmt: skip
-        """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before.
+        """`withdraw_copy(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before.
         `copy_confirmed(row, disk)` is called for a copy that another mount left, and that is good."""
         self._columns, self._metrics, self._arena, self._source, self._disks = columns, metrics, arena, source, disks
-        self._copy_lost = copy_lost
+        self._withdraw_copy = withdraw_copy
         self._logged: set[tuple[int, Metric]] = set()  # failures that were logged, by tier
         self._young, self._kept, self._copy_confirmed = young, kept, copy_confirmed
 
@@ -232,7 +232,7 @@ class BlockReader:
         return False
 
     def _give_up(self, load: Load, tier: int, counter: Metric, why: str) -> None:
-        if not self._copy_lost(load.row, tier):
+        if not self._withdraw_copy(load.row, tier):
             return  # removed in good order while it was read
         self._metrics[counter] += 1
         if (tier, counter) not in self._logged:  # a disk that fails has many

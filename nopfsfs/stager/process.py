@@ -99,7 +99,7 @@ class StagerProcess:
         )  # fmt: skip
         self._make_pusher_and_changes(fds)
         reader = BlockReader(
-            self._columns, self._metrics, self._arena, self._source, self._disks, self._disk_writer.copy_unusable,
+            self._columns, self._metrics, self._arena, self._source, self._disks, self._disk_writer.withdraw_copy,
             self._young, self._kept, self._disk_writer.copy_confirmed,
         )  # fmt: skip
         self._workers = WorkerThreads(self._state, reader, self.changes.noticed)

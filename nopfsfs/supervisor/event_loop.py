@@ -386,7 +386,7 @@ class EventLoop:
         status = dataclasses.asdict(self.follower.status())
         return status, int(status.pop("k", 0))
 
-    def last_used_first(self, count: int) -> Rows:
+    def furthest_use_first(self, count: int) -> Rows:
         """Rows in the order in which they can be spared: those whose next use is furthest away first."""
         held = self.policy.held()
         follower = self.follower

@@ -109,6 +109,6 @@ class MemoryBudget:
             log.info("memory budget %d MiB, was %d MiB", allowed >> 20, self.allowed >> 20)
         self.allowed, self._data = allowed, loop.policy.total
         split = self.split
-        loop.policy.resize(split, loop.last_used_first(FURTHEST_LOOKED_AT))
+        loop.policy.resize(split, loop.furthest_use_first(FURTHEST_LOOKED_AT))
         arena, *parts = split.for_stager
         await stager.command(StagerCommand.BUDGET, np.array(parts, np.int64), arena)

@@ -300,7 +300,7 @@ class Bench:
         )  # fmt: skip
         self.state.set_budget(ARENA, ARENA // 2, ARENA // 4)
         reader = BlockReader(
-            self.columns, metrics, self.arena, self.source, None, copy_lost=lambda row, disk: False  # type: ignore[arg-type]
+            self.columns, metrics, self.arena, self.source, None, withdraw_copy=lambda row, disk: False  # type: ignore[arg-type]
         )
         self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
         self.exchange = PeerExchange(self.state)

@@ -106,7 +106,7 @@ class Rig:
         )  # fmt: skip
         reader = BlockReader(
             self.columns, self.metrics, self.arena, self.source, disks or NoDisks(),  # type: ignore[arg-type]
-            copy_lost=self._copy_lost, young=self.young,
+            withdraw_copy=self._withdraw_copy, young=self.young,
         )  # fmt: skip
         self.workers = WorkerThreads(self.state, reader, self.changed.append)
         self.exchange = PeerExchange(self.state)
@@ -117,7 +117,7 @@ class Rig:
         """Rows of regular files, in order of their paths."""
         return [row for row in range(self.index.n_dirs, self.index.n) if stat.S_ISREG(int(self.index.mode[row]))]
 
-    def _copy_lost(self, row: int, disk: int) -> bool:
+    def _withdraw_copy(self, row: int, disk: int) -> bool:
         self.copies_lost.append((row, disk))
         return self.state.withdraw_disk(row, disk) > 0
 

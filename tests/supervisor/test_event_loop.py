@@ -488,13 +488,13 @@ def test_what_can_be_spared_first_is_what_is_needed_last(bench: Bench) -> None:
     bench.loop.follow(follower())
     for row in (3, 1, 2):
         bench.loop.policy.staged(row)
-    assert bench.loop.last_used_first(N).tolist() == list(range(N))[::-1]
+    assert bench.loop.furthest_use_first(N).tolist() == list(range(N))[::-1]
 
 
 def test_without_a_plan_what_is_held_can_be_spared(bench: Bench) -> None:
     for row in (3, 1):
         bench.loop.policy.staged(row)
-    assert bench.loop.last_used_first(N).tolist() == [1, 3]
+    assert bench.loop.furthest_use_first(N).tolist() == [1, 3]
 
 
 # ---- what the kernel has kept -------------------------------------------------------------------------------

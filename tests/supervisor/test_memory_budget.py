@@ -35,7 +35,7 @@ async def watching(node: NodePromises) -> AsyncIterator[MemoryBudget]:
     stager = memoryview(bytearray(8 * 128)).cast("q")
     stager[Metric.ARENA_USED] = 8 * GIB
     policy = SimpleNamespace(pages_used=0, total=32 * GIB, use_disk=lambda pays: None, resize=lambda *_: None)
-    loop = cast(Any, SimpleNamespace(policy=policy, last_used_first=lambda count: ()))
+    loop = cast(Any, SimpleNamespace(policy=policy, furthest_use_first=lambda count: ()))
     budget = MemoryBudget(16 * GIB, np.array([32 * GIB]), None, stager, 0, node)
     socket, rates = cast(Any, SimpleNamespace(command=nothing)), cast(Any, SimpleNamespace(look=lambda: True))
     async with trio.open_nursery() as nursery:

@@ -375,7 +375,7 @@ class PlacementAgreement:
         self._homes_here = int(np.count_nonzero(cluster.home == self.node))
         away = np.isin(cluster.home, list(self._left)) if self._left else np.zeros(len(cluster.home), np.bool_)
         self._holder[cluster.home == self.node] = HOME_HERE
-        furthest = self._loop.last_used_first(FURTHEST_LOOKED_AT)
+        furthest = self._loop.furthest_use_first(FURTHEST_LOOKED_AT)
         foreign = self._foreign(furthest, (cluster.home != NOBODY) & (cluster.home != self.node) & ~away)
         self._holder[foreign] = cluster.home[foreign] + np.uint16(1)  # nobody is asked for these: they are here
         self._handover.offer(foreign.tolist())  # before they leave memory here

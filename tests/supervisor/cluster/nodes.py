@@ -39,7 +39,7 @@ class Loop:
     def fetch_ahead(self) -> None:
         self.holds_back = False
 
-    def last_used_first(self, count: int) -> Rows:
+    def furthest_use_first(self, count: int) -> Rows:
         return self.policy.held()
 
 
