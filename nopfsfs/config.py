@@ -103,13 +103,14 @@ class MountConfig:
     peers: bool = False  # True when this mount is one of several that MPI started
     nodes: int = 1  # the number of these mounts, one on each node
     node: int = 0  # the number of this node, from 0
+    job_nodes: int = 1  # nodes of the job, whose mounts share what bounds the whole job, joined by MPI or not
     placement: str = "homes"  # how homes of files are chosen: homes, nopfs (docs/decisions/0008-policy.md)
     epochs: int = DEFAULT_EPOCHS  # epochs that the job is likely to have; only the placement uses them
 
     @property
     def bandwidth_here(self) -> int:
         """Bytes a second that this node reads from the source; 0: no bound."""
-        return 0 if self.source_bandwidth is None else max(1, self.source_bandwidth // max(1, self.nodes))
+        return 0 if self.source_bandwidth is None else max(1, self.source_bandwidth // max(1, self.job_nodes))
 
     def keeps_copies(self, uid: int) -> bool:
         """True where copies on disk outlive the mount that user `uid` starts. Where others read through the mount, only

@@ -19,7 +19,7 @@ from nopfsfs.cli.settings import Layer, parsed, put, read_config, read_options, 
 from nopfsfs.config import MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import read_mounts
-from nopfsfs.system.launcher import resolve_worlds
+from nopfsfs.system.launcher import job_nodes, resolve_worlds
 from nopfsfs.system.mpi_start import Launched, filled_in, resolve
 from nopfsfs.system.state_dirs import default_index_dir, default_run_dir, real_mountpoint
 
@@ -167,6 +167,7 @@ def _build(
     defaults = {
         "allow_other": uid == 0,
         "index_dir": default_index_dir(uid, env),
+        "job_nodes": job_nodes(env) if peers is None else peers.size,
         "disks": disks,
     }
     uid_gid_groups = () if who is None else zip(("uid", "gid", "groups"), who, strict=True)

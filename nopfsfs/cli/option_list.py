@@ -191,9 +191,15 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
         ),
         Setting(
             name="source_bandwidth", metavar="RATE", parse=parse_bandwidth, types=(str, int), toml='"2GB/s"',
-            help="bytes a second that the job reads from the source at most, on all its nodes together",
+            help="bytes a second that the job reads from the source at most, on [all its "
+            "nodes](operations.md#nodes-of-a-job) together",
             more="Reads that somebody waits for are never held back; prefetches make up for them",
             default="no bound",
+        ),
+        Setting(
+            name="job_nodes", metavar="N", parse=whole(1, MAX_WORLD_SIZE), types=(str, int), toml="16",
+            help="the nodes of the job, each with a mount: what bounds the whole job is divided by N",
+            default="the nodes that MPI, or the step of Slurm, has started; else `1`",
         ),
         Setting(
             name="policy", metavar="FILE", parse=parse_path, paths=True, toml='"policy.toml"',

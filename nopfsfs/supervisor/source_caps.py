@@ -68,7 +68,7 @@ class SourceCaps:
         by = None if not own else CapOrigin.COMMAND if asked else CapOrigin.OPTION
         if self.site.bandwidth is None or (own and not self._bound):
             return own, by
-        site = max(1, self.site.bandwidth // max(1, self._config.nodes))
+        site = max(1, self.site.bandwidth // max(1, self._config.job_nodes))
         return (own, by) if own and own <= site else (site, CapOrigin.SITE)
 
 

@@ -248,7 +248,7 @@ class SourceTuning:
         self._wake()
 
     def _keep_to_caps(self, tuner: SlowdownTuner) -> None:
-        site, nodes = self._caps.site, max(1, self._config.nodes)
+        site, nodes = self._caps.site, max(1, self._config.job_nodes)
         tuner.cap, tuner.weight, tuner.ranks = min(CAP, site.concurrency), self._caps.weight, site.share.ranks(nodes)
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Guesses of world size and local ranks, from the environment of batch systems and launchers. Pure.
+"""Guesses of world size, local ranks and nodes, from the environment of batch systems and launchers. Pure.
 
 The guesses are candidates, not facts. `nopfs-mount` usually runs once a node, before the job. Under torchrun one Slurm
 task is eight ranks. With `srun --ntasks-per-node=1` the step that mounts is not the step that trains. The plan finds
@@ -49,6 +49,11 @@ def resolve_worlds(size: int | None, ranks: tuple[int, ...] | None, env: Env) ->
         where = f"{format_ranks(outside)} outside the world of {size} (0-{size - 1})"
         raise NopfsError(Exit.USAGE, f"--ranks {format_ranks(ranks)}: {where}; correct --ranks or --world-size")
     return (World(size, ranks),)
+
+
+def job_nodes(env: Env) -> int:
+    """Return on how many nodes Slurm's step runs: each starts a mount. 1 outside of a step."""
+    return max(1, _number(env, "SLURM_STEP_NUM_NODES") or 1)
 
 
 def candidate_worlds(env: Env) -> tuple[World, ...]:

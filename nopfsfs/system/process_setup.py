@@ -13,6 +13,7 @@ import logging
 import logging.handlers
 import os
 import signal
+import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,10 @@ from nopfsfs.system.trusted_path import open_for_append
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _CAP_SYS_ADMIN = 1 << 21
-_SYSLOG = "/dev/log"
+SYSTEM_LOG = "/dev/log"
+_IDENTIFIER = "nopfs"  # journalctl -t nopfs
+_USER_FACILITY = 1 << 3  # syslog(3)
+_SEVERITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which people end a process
 _NICE = {"super": 0, "server": -10, "stager": 5}
 
@@ -179,17 +183,12 @@ def unbind() -> None:
 
 def set_up_logging(config: MountConfig, role: str, *, quiet: bool = False) -> None:
     """Log to the log file, else to standard error unless `quiet`, else (a daemon) to the system's log or the state
-    directory.
-
-    NOPFS_DEBUG=1 logs everything."""
+    directory. No process waits for its log: what the log cannot take is lost. NOPFS_DEBUG=1 logs everything."""
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
         handler = _LogFile(config.log_file)
     elif quiet or _stderr_leads_nowhere():
-        if os.path.exists(_SYSLOG):
-            handler = logging.handlers.SysLogHandler(_SYSLOG)
-        else:
-            handler = _LogFile(os.path.join(config.state_dir, "log"))
+        handler = _SystemLog() if os.path.exists(SYSTEM_LOG) else _LogFile(os.path.join(config.state_dir, "log"))
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role}[%(process)d] %(levelname)s: %(message)s"))
     level = logging.DEBUG if os.environ.get("NOPFS_DEBUG") else logging.INFO
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -206,6 +205,25 @@ class _LogFile(logging.handlers.WatchedFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
             super().emit(record)
+
+
+class _SystemLog(logging.Handler):
+    """The system's log. A message that the log does not take at once is lost. (logging's SysLogHandler waits while a
+    stopped log has a full queue, and all readers would wait with it.)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        severity = _SEVERITIES.get(record.levelno, _SEVERITIES[logging.ERROR])
+        text = f"<{_USER_FACILITY | severity}>{_IDENTIFIER}: {self.format(record)}"
+        with contextlib.suppress(OSError):
+            self._socket.sendto(text.encode(errors="backslashreplace"), socket.MSG_DONTWAIT, SYSTEM_LOG)
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
 
 
 def _stderr_leads_nowhere() -> bool:

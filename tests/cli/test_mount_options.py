@@ -41,6 +41,16 @@ def test_three_words_are_enough() -> None:
     assert config.run_dir == "/run/nopfs"
 
 
+def test_what_bounds_a_job_is_divided_by_its_nodes() -> None:
+    step = {"SLURM_STEP_NUM_NODES": "16", "SLURM_NNODES": "20"}
+    bounded = ("--source-bandwidth", "1600")
+
+    assert (parse(*bounded).job_nodes, parse(*bounded).bandwidth_here) == (1, 1600)
+    assert (parse(*bounded, env=step).job_nodes, parse(*bounded, env=step).bandwidth_here) == (16, 100)
+    assert parse(*bounded, "--job-nodes", "8", env=step).bandwidth_here == 200
+    assert parse(env={"SLURM_STEP_NUM_NODES": "x"}).job_nodes == 1
+
+
 def test_without_a_seed_it_is_a_plain_cache() -> None:
     assert parse().seed is None
 

@@ -32,7 +32,7 @@ def test_of_two_nodes(
     """`option` and `site` are for both nodes, a command's number for this one."""
     own = memoryview(bytearray(8 * METRICS)).cast("q")
     own[Metric.BANDWIDTH_ASKED] = asked
-    caps = SourceCaps(MountConfig(source="/s", mountpoint="/m", source_bandwidth=option, nodes=2), own, bound=bound)
+    caps = SourceCaps(MountConfig(source="/s", mountpoint="/m", source_bandwidth=option, job_nodes=2), own, bound=bound)
     caps.site = SiteLimits(bandwidth=site)
     by = caps.bandwidth_by
     assert (caps.bandwidth, None if by is None else by.value) == found

@@ -273,6 +273,17 @@ async def test_a_weight_that_a_command_asks_for_moves_the_limit_and_lasts_until_
         assert await at_rest(t) > 1.3 * polite
 
 
+@virtual
+async def test_each_mount_of_a_job_of_sixteen_nodes_takes_less_than_a_lone_one() -> None:
+    found = []
+    for nodes in (1, 16):
+        stager = FakeStager()
+        stager.at_once = 20  # beyond, requests take longer
+        async with tuned(stager, job_nodes=nodes) as t:
+            found.append(await at_rest(t))
+    assert found[1] < 0.8 * found[0]
+
+
 @pytest.mark.parametrize(("uid", "stated"), [(1000, 12), (0, 200)])
 def test_a_site_s_limit_bounds_the_tuner_and_what_a_user_asks_for(
     uid: int, stated: int, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,9 @@ echo "$source" >"$job/source" # for the TaskProlog, which does not see the comme
 # Only these words: what else the user writes there reaches no command of root's.
 set -- --io-timeout "$IO_TIMEOUT"
 case $asked in *seed=[0-9]*) seed=${asked#*seed=} && set -- "$@" --seed "${seed%%[!0-9]*}" ;; esac
+# Newer Slurms say it; scontrol asks nobody for this.
+nodes=${SLURM_JOB_NUM_NODES:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST-}}" 2>/dev/null | wc -l)}
+case $nodes in '' | 0* | *[!0-9]*) ;; *) set -- "$@" --job-nodes "$nodes" ;; esac
 case ${SLURM_JOB_WORK_DIR-} in
 /*)
 	again=''
