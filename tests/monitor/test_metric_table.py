@@ -85,6 +85,8 @@ def test_both_formats_say_the_same() -> None:
 def test_promtool_finds_nothing_wrong() -> None:
     done = subprocess.run(["promtool", "check", "metrics"], input=prometheus_text([ANSWER]), capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = subprocess.run(["promtool", "check", "rules", DOCS / "alarms.yml"], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b""), done.stdout
 
 
 def test_buckets_add_up() -> None:
@@ -159,6 +161,22 @@ def test_the_alarms_look_at_metrics_that_there_are() -> None:
     text = (DOCS / "operations.md").read_text()
     asked = set(re.findall(r"\bnopfs_[a-z_]+", text))
     assert asked <= sample_names(openmetrics_text([ANSWER]))
+
+
+def test_the_rules_are_the_alarms_of_the_page() -> None:
+    text = (DOCS / "operations.md").read_text().partition("### Alarms")[2]
+    page = {}
+    for name, condition in re.findall(r"^\| ([a-z][^|]*) \| (.*?) \| ", text, re.MULTILINE)[1:]:
+        expressions = [one for one in re.findall("`([^`]+)`", condition) if "nopfs" in one]
+        wait = re.search(r" for (\d+) (m|h)", condition)
+        page[name] = " or ".join(expressions), f"{wait[1]}{wait[2]}" if wait else None
+    rules = {}
+    for rule in (DOCS / "alarms.yml").read_text().split("- alert: ")[1:]:
+        (summary,) = re.findall("summary: '(.*?)'", rule)
+        (expression,) = re.findall(r"expr: '(.*)'$", rule, re.MULTILINE)
+        rules[summary] = expression, next(iter(re.findall(r"for: (\w+)", rule)), None)
+    assert len(rules) > 15
+    assert rules == page
 
 
 def test_kinds_are_named_as_openmetrics_wants_it() -> None:
