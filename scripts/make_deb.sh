@@ -18,7 +18,7 @@ opt=$root/opt/nopfsfs
 mkdir -p "$root/opt"
 "$python" -m venv "$opt"
 echo "  pip install, into the package"
-"$opt/bin/python" -m pip --disable-pip-version-check --no-input install -q --no-compile "$wheel" >"$root/log" 2>&1 ||
+"$opt/bin/python" -m pip --disable-pip-version-check --no-input install -q --no-compile "$wheel[metrics,top,plot]" >"$root/log" 2>&1 ||
 	{ cat "$root/log" >&2; exit 1; }
 rm "$root/log"
 # The environment moves to /opt: what names the place where it was made is written anew, and pip is not needed there.
