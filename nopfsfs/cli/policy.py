@@ -48,7 +48,8 @@ def policy(options: argparse.Namespace) -> int:
 def policy_text(record: Mapping[str, Any]) -> str:
     """Return the text that `nopfs policy show` prints."""
     job = f", job {record['job']}" if record.get("job") else ""
-    lines = [f"limits   {record['text']}", f"mount    user {record['user']}{job}"]
+    nodes = f", one of the job's {record['job_nodes']} nodes" if record.get("job_nodes", 1) > 1 else ""
+    lines = [f"limits   {record['text']}", f"mount    user {record['user']}{job}{nodes}"]
     for one in record.get("files") or ():
         numbers = ", ".join(map(str, one["rules"]))
         lines.append(f"file     {one['path']}: {f'rules {numbers} apply' if numbers else 'only the default applies'}")

@@ -100,7 +100,8 @@ class SitePolicy:
             "files": [{"path": path, "rules": list(applied)} for path, applied in self._applied.items()],
             "errors": sorted(self._errors.values()),
             "weight": limits.weight, "concurrency": limits.concurrency, "bandwidth": limits.bandwidth,
-            "share": limits.share.value, "user": self._mount.user, "job": self._mount.job, "text": limits.text(),
+            "share": limits.share.value, "user": self._mount.user, "job": self._mount.job,
+            "job_nodes": self._config.job_nodes, "text": limits.text(),
         }  # fmt: skip
 
 

@@ -103,6 +103,7 @@ def test_prolog_job_epilog(each: SlurmCluster, machine: int) -> None:
     assert sorted(each.out(job).splitlines()) == sorted([str(machine), f"from /run/nopfs-jobs/{job}/data"] * 2)
     found = reports(each, job)
     assert [(one["final"], one["opens"]["total"], one["source"]) for one in found] == [(True, FILES, str(SOURCE))] * 2
+    assert [one["policy"]["job_nodes"] for one in found] == [2, 2]
 
 
 def test_scancel_while_readers_read(each: SlurmCluster) -> None:
