@@ -126,7 +126,9 @@ def test_a_job_that_mounts_by_itself(each: SlurmCluster, machine: int) -> None:
     each.check_nothing_left(job)
 
     assert sorted(each.out(job).split()).count(f"/run/nopfs-jobs/{job}/user") == 2, each.out(job)
-    assert [(one["final"], one["opens"]["total"]) for one in reports(each, job)] == [(True, FILES)] * 2
+    found = reports(each, job)
+    assert [(one["final"], one["opens"]["total"]) for one in found] == [(True, FILES)] * 2
+    assert [one["policy"]["job_nodes"] for one in found] == [2, 2]
 
 
 def test_scancel_of_a_job_that_mounts_by_itself(each: SlurmCluster) -> None:
