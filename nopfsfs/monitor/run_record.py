@@ -43,12 +43,13 @@ _UNKNOWN = frozenset({"epoch", "dataset", "sampler", "seed", "wait_p50_seconds",
 @dataclass(frozen=True, slots=True)
 class SourceBounds:
     """Bounds that people set on the reads of the source, as they were last. `fixed`: the number of requests is one that
-    somebody set, `asked`: by `nopfs tune`. `bandwidth`: bytes a second, None: no bound; `bandwidth_by`: who has set it,
-    a value of `supervisor/source_caps.py`. `files`: those of the site's policy, with the rules that apply, from 1;
-    `errors`: what is wrong with others."""
+    somebody set, `asked`: by `nopfs tune`. `most`: the most that the site allows, None: not known. `bandwidth`: bytes a
+    second, None: no bound; `bandwidth_by`: who has set it, a value of `supervisor/source_caps.py`. `files`:
+    those of the site's policy, with the rules that apply, from 1; `errors`: what is wrong with others."""
 
     fixed: bool = False
     asked: bool = False
+    most: float | None = None
     bandwidth: float | None = None
     bandwidth_by: str = ""
     files: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -158,11 +159,12 @@ def checked(
 
 def _bounds(tuning: Mapping[str, Any], policy: Mapping[str, Any]) -> SourceBounds:
     """The bounds by the part `tuning` of a status record, and the policy of the site, either of which may lack."""
-    rate, by = tuning.get("bandwidth"), tuning.get("bandwidth_by")
+    rate, by, most = tuning.get("bandwidth"), tuning.get("bandwidth_by"), policy.get("concurrency")
     files = [(_text(one["path"]), tuple(int(_number(rule)) for rule in one["rules"]))
              for one in policy.get("files") or ()]  # fmt: skip
     return SourceBounds(
         fixed=tuning.get("mode") == "fixed", asked=bool(tuning.get("asked")),
+        most=None if most is None else _number(most),
         bandwidth=None if rate is None else _number(rate), bandwidth_by="" if by is None else _text(by),
         files=tuple(files[:FILES_MOST]), errors=tuple(_text(one) for one in policy.get("errors") or ())[:FILES_MOST],
     )  # fmt: skip

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nopfsfs.monitor.mount_view import EpochRecord, HistoryTable
 from nopfsfs.monitor.run_record import RunRecord
 from nopfsfs.monitor.run_words import HARDLY, name_epochs
+from nopfsfs.policy.tuner import CAP
 
 ROWS_LEAST = 3  # of an epoch: of fewer nothing is said
 MEANS_OVER_S = 9  # a block of a file may take longer than a second at a low cap
@@ -44,10 +45,10 @@ class SourceUse:
 
 def source_uses(run: RunRecord) -> list[SourceUse | None]:
     """The reading in each epoch of a run; None where the source was not read, or the history is too coarse."""
-    return [_use(one, run.histories) for one in run.epochs]
+    return [_use(one, run.histories, run.bounds.most) for one in run.epochs]
 
 
-def _use(epoch: EpochRecord, histories: Sequence[HistoryTable]) -> SourceUse | None:
+def _use(epoch: EpochRecord, histories: Sequence[HistoryTable], most: float | None) -> SourceUse | None:
     for history in histories:
         within = (history.time >= epoch.begin - history.step) & (history.time < epoch.begin + epoch.seconds)
         if within.sum() >= ROWS_LEAST and history.time[0] <= epoch.begin:
@@ -56,7 +57,7 @@ def _use(epoch: EpochRecord, histories: Sequence[HistoryTable]) -> SourceUse | N
         return None
     column = {
         name: history[name][within].astype(np.float64)
-        for name in ("source_bytes", "slots_waited", "slowdown", "source_expected", "source_cap")
+        for name in ("source_bytes", "slots_waited", "slowdown", "limit", "source_expected", "source_cap")
     }
     read = np.nan_to_num(column["source_bytes"])
     smooth, reads = _smooth(read, max(1, MEANS_OVER_S // history.step)), read > 0
@@ -64,7 +65,7 @@ def _use(epoch: EpochRecord, histories: Sequence[HistoryTable]) -> SourceUse | N
         return None
     capped = smooth >= AT_CAP * np.where(column["source_cap"] > 0, column["source_cap"], np.inf)
     waited = ~capped & (np.nan_to_num(column["slots_waited"]) >= MOSTLY)
-    fixed = np.isnan(column["slowdown"])
+    fixed = np.isnan(column["slowdown"]) | (column["limit"] >= (np.inf if most is None else most))
     held = {
         ReadLimit.BANDWIDTH: capped, ReadLimit.SOURCE: waited & ~fixed, ReadLimit.REQUESTS: waited & fixed,
         ReadLimit.JOB: ~capped & ~waited,
@@ -106,7 +107,7 @@ def _line(group: Sequence[SourceUse]) -> str:
     says = {
         ReadLimit.SOURCE: f"the source was the limit for {time} in which it was read",
         ReadLimit.REQUESTS: f"the number of requests, which was set, was the limit for {time}",
-        ReadLimit.BANDWIDTH: f"the cap of bandwidth was the limit for {time}",
+        ReadLimit.BANDWIDTH: f"the bound on bytes was the limit for {time}",
         ReadLimit.JOB: f"the job was the limit for {time}, as it asked for no more",
     }[limit]
     figures = [f"{_rate(rate)} were read"]
@@ -140,10 +141,13 @@ def bound_lines(run: RunRecord) -> Iterator[str]:
     bounds, tense = run.bounds, "is" if run.live else "was, at the end,"
     if bounds.bandwidth is not None:
         setter = _SETTERS.get(bounds.bandwidth_by)
-        yield f"The cap {tense} {_rate(bounds.bandwidth)} for this mount{f', set by {setter}' if setter else ''}."
+        by = f", set by {setter}" if setter else ""
+        yield f"The bound on bytes {tense} {_rate(bounds.bandwidth)} for this mount{by}."
     if bounds.fixed:
         setter = "nopfs tune" if bounds.asked else "--source-concurrency"
         yield f"The number of requests {tense} fixed by {setter}."
+    elif bounds.most is not None and bounds.most < CAP:
+        yield f"The number of requests {tense} at most {bounds.most:.0f}, by the rules of the site."
     for path, rules in bounds.files:
         numbers = ", ".join(map(str, rules[:_RULES_SHOWN])) + (", ..." if len(rules) > _RULES_SHOWN else "")
         applies = f"rules {numbers} apply" if rules else "only the default applies"

@@ -43,6 +43,13 @@ def test_the_limit_of_an_epoch(rows: dict[str, Any], limit: ReadLimit) -> None:
     assert (use.limit, use.share > 0.95) == (limit, True)
 
 
+@pytest.mark.parametrize(("most", "limit"), [(8, ReadLimit.REQUESTS), (9, ReadLimit.SOURCE), (1024, ReadLimit.SOURCE)])
+def test_a_site_that_allows_few_requests_is_the_limit_and_not_the_source(most: int, limit: ReadLimit) -> None:
+    (use,) = source_words.source_uses(run(READ | {"limit": 8}, policy={"concurrency": most}))
+    assert use is not None
+    assert use.limit is limit
+
+
 def test_a_sentence_for_epochs_alike_with_what_was_read_expected_and_allowed() -> None:
     half = [0.9] * 50 + [0.0] * 50
     found = run(
@@ -82,14 +89,18 @@ def test_the_rates_are_those_of_the_time_in_which_the_source_was_read() -> None:
         ({}, {}, []),
         ({"mode": "auto", "bandwidth": None, "bandwidth_by": None}, {"files": [], "errors": []}, []),
         ({"bandwidth": 2_000_000, "bandwidth_by": "option"}, {},
-         ["The cap was, at the end, 2 MB/s for this mount, set by --source-bandwidth."]),
+         ["The bound on bytes was, at the end, 2 MB/s for this mount, set by --source-bandwidth."]),
+        ({"mode": "auto"}, {"concurrency": 1024}, []),
+        ({"mode": "auto"}, {"concurrency": 8, "files": [{"path": "/p", "rules": [1]}]},
+         ["The number of requests was, at the end, at most 8, by the rules of the site.",
+          "Rules of the site: /p: rules 1 apply."]),
         ({"bandwidth": 2_000_000, "bandwidth_by": "command", "mode": "fixed", "asked": True}, {},
-         ["The cap was, at the end, 2 MB/s for this mount, set by nopfs tune.",
+         ["The bound on bytes was, at the end, 2 MB/s for this mount, set by nopfs tune.",
           "The number of requests was, at the end, fixed by nopfs tune."]),
         ({"bandwidth": 1500, "bandwidth_by": "site", "mode": "fixed"},
          {"files": [{"path": "/etc/nopfs/policy.toml", "rules": [1, 3]}, {"path": "/p", "rules": []}],
           "errors": ["/q: of user 5"]},
-         ["The cap was, at the end, 1.5 KB/s for this mount, set by the rules of the site.",
+         ["The bound on bytes was, at the end, 1.5 KB/s for this mount, set by the rules of the site.",
           "The number of requests was, at the end, fixed by --source-concurrency.",
           "Rules of the site: /etc/nopfs/policy.toml: rules 1, 3 apply.", "Rules of the site: /p: only the default "
           "applies.", "Rules of the site that are refused: /q: of user 5."]),
