@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from nopfsfs.doctor.bounded_parts import failed
 
+LOOK_AT_THE_LOG = "Look at the log: the one in the archive, or journalctl -t nopfs."
+
 
 class Weight(IntEnum):
     """The weight of a finding; what readers notice most comes first."""
@@ -61,6 +63,14 @@ class Facts:
     def path(self) -> str:
         """The mountpoint; "" without a mount."""
         return str(self.get("mount", "path", default=""))
+
+    @property
+    def adopt(self) -> str:
+        """The command that starts another supervisor, which only the user who mounted may do."""
+        owner = self.get("mount", "owner")
+        other = owner is not None and owner != self.get("node", "user", default=owner)
+        as_owner = f"runuser -u {self.get('mount', 'owner_name', default=owner)} -- " if other else ""
+        return f"{as_owner}nopfs adopt {self.path}"
 
     @property
     def failures(self) -> dict[str, str]:

@@ -33,7 +33,8 @@ def describe_mount(located: Located) -> dict[str, Any]:
         lines = os.fsdecode(file.read()).split("\n")
     device = f"0:{located.mount.minor}"
     return {
-        "path": located.path, "owner": located.owner, "in_place": is_in_place(located.mount),
+        "path": located.path, "owner": located.owner, "owner_name": located.owner_name,
+        "in_place": is_in_place(located.mount),
         "mountinfo": [line for line in lines if line.split(" ")[2:3] == [device]], "mount": asdict(located.mount),
     }  # fmt: skip
 

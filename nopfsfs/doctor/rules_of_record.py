@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from nopfsfs.doctor.findings import Facts, Finding, Rule, Weight
+from nopfsfs.doctor.findings import LOOK_AT_THE_LOG, Facts, Finding, Rule, Weight
 from nopfsfs.text.units import format_duration, format_size
 
 PLAN_OPENS = 2000  # after which an order that is known would have been found
@@ -26,7 +26,7 @@ def a_part_is_off(facts: Facts) -> Finding | None:
         Weight.DEGRADED,
         f"Parts of the mount are switched off after a failure: {parts}.",
         "They are tried again by themselves. "
-        + ("Look at the disk: is it full, read-only, or gone?" if disk else "The log in the archive says more."),
+        + ("Look at the disk: is it full, read-only, or gone?" if disk else LOOK_AT_THE_LOG),
     )
 
 
@@ -137,7 +137,7 @@ def source_gives_errors(facts: Facts) -> Finding | None:
     return Finding(
         Weight.BROKEN if failed else Weight.DEGRADED,
         f"Reads of the source failed {errors:,.0f} times; readers got {failed:,.0f} errors.",
-        "The log in the archive names files and errors. Look at the file system of the source.",
+        f"{LOOK_AT_THE_LOG} It names files and errors. Look at the file system of the source, too.",
     )
 
 
@@ -247,7 +247,9 @@ def versions_differ(facts: Facts) -> Finding | None:
     return Finding(
         Weight.NOTE,
         f"The mount runs nopfsfs {mount}, and this command is of {here}.",
-        f"To replace the mount's processes while files are read: nopfs upgrade {facts.path}",
+        "This mount has to be unmounted and mounted anew for that: it runs in the foreground, or has peers."
+        if facts.get("options", "foreground") or facts.get("options", "peers")
+        else f"To replace the mount's processes while files are read: nopfs upgrade {facts.path}",
     )
 
 

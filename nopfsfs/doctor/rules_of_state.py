@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nopfsfs.doctor.findings import Facts, Finding, Rule, Weight
+from nopfsfs.doctor.findings import LOOK_AT_THE_LOG, Facts, Finding, Rule, Weight
 
 DESCRIPTORS_LEAST = 32  # below this, little can be opened
 RESTARTS_MANY = 3
@@ -17,7 +17,7 @@ def all_processes_are_gone(facts: Facts) -> Finding | None:
     return Finding(
         Weight.BROKEN,
         "All processes of the mount are gone; readers get 'Transport endpoint is not connected'. They were killed, "
-        "often for want of memory: see the end of the log and the kernel's log.",
+        "often for want of memory: see the end of its log and the kernel's log (journalctl -t nopfs; journalctl -k).",
         f"Clear the mount, and mount again: nopfs-umount {facts.path}",
     )
 
@@ -47,7 +47,7 @@ def supervisor_is_gone(facts: Facts) -> Finding | None:
     return Finding(
         Weight.DEGRADED,
         "The supervisor of the mount is gone; its servers serve on, without prefetching.",
-        f"Start another one: nopfs adopt {facts.path}",
+        f"Start another one: {facts.adopt}",
     )
 
 
@@ -57,7 +57,7 @@ def no_server_lives(facts: Facts) -> Finding | None:
     return Finding(
         Weight.BROKEN,
         "No server of the mount lives: reads wait until the supervisor has started one.",
-        "Look at the log for the reason. If none can be started for want of memory, processes or descriptors, give "
+        f"{LOOK_AT_THE_LOG} If none can be started for want of memory, processes or descriptors, give "
         "the mount more of these.",
     )
 
@@ -87,8 +87,8 @@ def supervisor_does_not_answer(facts: Facts) -> Finding | None:
     return Finding(
         Weight.DEGRADED,
         f"The supervisor lives (pid {supervisors[0]['pid']}) and does not answer ({why}).",
-        "Its stacks are in the archive. If it stays so, end it, and start another one, while readers go on: "
-        f"kill -KILL {supervisors[0]['pid']}; nopfs adopt {facts.path}",
+        "If it stays so, end it, and start another one, while readers go on: "
+        f"kill -KILL {supervisors[0]['pid']}; {facts.adopt}",
     )
 
 
@@ -109,7 +109,7 @@ def mount_does_not_answer(facts: Facts) -> Finding | None:
         Weight.BROKEN,
         "The mount does not answer a question that its servers answer from memory: readers hang.",
         "If it stays so, end the mount, which wakes them with an error: "
-        f"nopfs-umount {facts.path}. The stacks of all processes are in the archive.",
+        f"nopfs-umount {facts.path}. Where its processes are in the kernel is in the archive, if root asks.",
     )
 
 
@@ -120,7 +120,7 @@ def mount_answers_with_an_error(facts: Facts) -> Finding | None:
     return Finding(
         Weight.BROKEN,
         f"The mount answers with an error: {os.strerror(number)}.",
-        "Look at the log in the archive.",
+        LOOK_AT_THE_LOG,
     )
 
 
@@ -310,7 +310,7 @@ def a_mount_of_the_node_has_no_supervisor(facts: Facts) -> Finding | None:
     return Finding(
         Weight.NOTE if facts.path else Weight.DEGRADED,
         f"The supervisors of these mounts are gone: {', '.join(found)}. Readers go on without prefetching.",
-        f"Start others: nopfs adopt {found[0]}",
+        f"Start others, each as the user who mounted: nopfs adopt {found[0]}",
     )
 
 
