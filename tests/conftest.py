@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from glob import glob
 from pathlib import Path
@@ -43,13 +43,16 @@ TESTS = Path(__file__).parent
 MARKS_OF_FOLDERS = {TESTS / "mount": "mount", TESTS / "frameworks": "framework"}
 MARKS_OF_FIXTURES = {"fake_mount": "mount", "mounting": "mount", "training": "mount", "torch": "framework"}
 
-gc.disable()  # while thousands of tests are collected: they stay, and a look for garbage among them takes seconds
 
-
-def pytest_collection_finish() -> None:
-    """Look for garbage again, but never among what was collected."""
-    gc.enable()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what is collected out of all looks for garbage: thousands of tests stay, and each look takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 # Files that take longest, or wait most: they come first, so that no processor has one of them left at the end.

@@ -66,8 +66,8 @@ MODULES = modules()
 
 @functools.cache
 def trees() -> dict[str, ast.Module]:
-    """By name, the modules as syntax trees. They are made by the first test that asks, as many processes collect the
-    tests and one runs them."""
+    """By name, the modules as syntax trees. The first test that asks makes them: several processes collect the tests,
+    and one of them runs these."""
     return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 

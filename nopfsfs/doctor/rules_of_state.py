@@ -17,7 +17,8 @@ def all_processes_are_gone(facts: Facts) -> Finding | None:
     return Finding(
         Weight.BROKEN,
         "All processes of the mount are gone; readers get 'Transport endpoint is not connected'. They were killed, "
-        "often for want of memory: see the end of its log and the kernel's log (journalctl -t nopfs; journalctl -k).",
+        "often for want of memory: see the end of the mount's log and the kernel's log (journalctl -t nopfs; "
+        "journalctl -k).",
         f"Clear the mount, and mount again: nopfs-umount {facts.path}",
     )
 
@@ -109,7 +110,7 @@ def mount_does_not_answer(facts: Facts) -> Finding | None:
         Weight.BROKEN,
         "The mount does not answer a question that its servers answer from memory: readers hang.",
         "If it stays so, end the mount, which wakes them with an error: "
-        f"nopfs-umount {facts.path}. Where its processes are in the kernel is in the archive, if root asks.",
+        f"nopfs-umount {facts.path}. For root, the archive shows where the processes wait in the kernel.",
     )
 
 

@@ -132,7 +132,8 @@ def pictures(run: RunRecord, found: Curves) -> list[tuple[str, str, str]]:
          [Panel(1.15, lambda axes: _limit(axes, run, found), keyed=True),
           Panel(0.75, lambda axes: _slowdown(axes, found))]),
         ("Read from the source", "What the mount read for all its readers. The source gives what is expected, with as "
-         "many requests under way as the limit allows: where less was read, the job or a cap was the limit.",
+         "many requests under way as the limit allows: where less was read, the job or the bound on bytes was the "
+         "limit.",
          [Panel(1.2, lambda axes: _source(axes, found), keyed=True)]),
         ("Ahead of the reader", "Seconds of reading that are fetched ahead, and what the tiers hold.",
          [Panel(0.8, lambda axes: _lead(axes, found)), Panel(1.1, lambda axes: _fill(axes, run, found), keyed=True)]),
@@ -294,7 +295,7 @@ def _source(axes: Axes, found: Curves) -> None:
     axes.plot(found.time, values, color=_HUES[4], linewidth=1.1, label="read")
     most = top = float(values.max(initial=0.0))
     for name, label, colour, dashes in (
-        ("source_expected", "expected of the source", _SOFT, "--"), ("source_cap", "cap", _HUES[3], "-"),
+        ("source_expected", "expected of the source", _SOFT, "--"), ("source_cap", "bound on bytes", _HUES[3], "-"),
     ):  # fmt: skip
         line = found[name] / 1e6
         if not np.isnan(line).all():

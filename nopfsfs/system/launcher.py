@@ -53,7 +53,7 @@ def resolve_worlds(size: int | None, ranks: tuple[int, ...] | None, env: Env) ->
 
 def job_nodes(env: Env) -> int:
     """Return on how many nodes Slurm's step runs: each starts a mount. 1 outside of a step."""
-    return max(1, _number(env, "SLURM_STEP_NUM_NODES") or 1)
+    return _number(env, "SLURM_STEP_NUM_NODES") or 1
 
 
 def candidate_worlds(env: Env) -> tuple[World, ...]:

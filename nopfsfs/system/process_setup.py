@@ -183,7 +183,7 @@ def unbind() -> None:
 
 def set_up_logging(config: MountConfig, role: str, *, quiet: bool = False) -> None:
     """Log to the log file, else to standard error unless `quiet`, else (a daemon) to the system's log or the state
-    directory. No process waits for its log: what the log cannot take is lost. NOPFS_DEBUG=1 logs everything."""
+    directory. No process waits for the system's log. NOPFS_DEBUG=1 logs everything."""
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
         handler = _LogFile(config.log_file)

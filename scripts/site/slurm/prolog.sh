@@ -46,8 +46,8 @@ echo "$source" >"$job/source" # for the TaskProlog, which does not see the comme
 # Only these words: what else the user writes there reaches no command of root's.
 set -- --io-timeout "$IO_TIMEOUT"
 case $asked in *seed=[0-9]*) seed=${asked#*seed=} && set -- "$@" --seed "${seed%%[!0-9]*}" ;; esac
-# Newer Slurms say it; scontrol asks nobody for this.
-nodes=${SLURM_JOB_NUM_NODES:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST-}}" 2>/dev/null | wc -l)}
+# Newer Slurms say it; where Slurm keeps no configuration on its nodes, scontrol may have to ask for that.
+nodes=${SLURM_JOB_NUM_NODES:-$(timeout 5 scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST-}}" 2>/dev/null | wc -l)}
 case $nodes in '' | 0* | *[!0-9]*) ;; *) set -- "$@" --job-nodes "$nodes" ;; esac
 case ${SLURM_JOB_WORK_DIR-} in
 /*)
