@@ -1,5 +1,5 @@
 """Domain errors. Each is raised close to its cause, and `cli/error_exit.py` turns it into an exit code and one line of
-text. Errors that become an errno are in `vfs/errors.py`."""
+text. Errors that become an errno are in `vfs/tree_errors.py`."""
 
 from __future__ import annotations
 

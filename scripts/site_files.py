@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nopfsfs import __version__
-from nopfsfs.cli.mount_options import mount_parser
+from nopfsfs.cli.mount_config import mount_parser
 from nopfsfs.cli.nopfs import nopfs_parser
 from nopfsfs.cli.umount import umount_parser
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nopfsfs.cli.error_exit import printable, say
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.error_exit import Parser, printable, say
 from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import CALL_S, Connection, NoAnswer
 from nopfsfs.control.find_mount import Located, locate_living

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from nopfsfs.cli.error_exit import say
-from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.error_exit import Commands, add_command, say
 from nopfsfs.control.find_mount import Located, locate, locate_living
 from nopfsfs.control.stale_mounts import is_orphaned, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError

@@ -9,8 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nopfsfs.cli.error_exit import printable
-from nopfsfs.cli.mount_options import Commands
+from nopfsfs.cli.error_exit import Commands, printable
 from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.text.units import format_duration, format_size, parse_duration, parse_size

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.cli.error_exit import say
-from nopfsfs.cli.mount_options import Commands
+from nopfsfs.cli.error_exit import Commands, say
 from nopfsfs.cli.option_values import long_option
 from nopfsfs.cli.preflight import check_disks, check_source
 from nopfsfs.cli.settings import Layer, parsed, put, usage

@@ -11,8 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nopfsfs.cli.error_exit import printable
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.error_exit import Parser, printable
 from nopfsfs.control.find_mount import locate
 from nopfsfs.errors import Exit, NopfsError
 

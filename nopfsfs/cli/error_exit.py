@@ -1,15 +1,38 @@
-"""Conversion of the errors of all commands into one line on stderr and an exit code."""
+"""Conversion of the errors of all commands into one line on stderr and an exit code, of wrong arguments too."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import NoReturn, TypeAlias
 
 from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.system.child_statuses import keep_child_statuses
 from nopfsfs.text.printable import printable as printable  # for the commands
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises NopfsError, with one line that says what to do."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise NopfsError with Exit.USAGE."""
+        raise NopfsError(Exit.USAGE, f"{message}; see {self.prog} --help")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # of `nopfs`
+
+
+def add_command(
+    commands: Commands, name: str, handler: Callable[[argparse.Namespace], int], help: str, description: str
+) -> Parser:
+    """Add `nopfs NAME MOUNTPOINT`, which `handler` carries out; return its parser."""
+    parser = commands.add_parser(name, help=help, description=description)
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.set_defaults(handler=handler)
+    return parser
 
 
 def run(program: str, body: Callable[[], int], debug: bool = False) -> int:

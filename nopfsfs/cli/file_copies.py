@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from nopfsfs.cli.error_exit import printable, say
+from nopfsfs.cli.error_exit import Commands, Parser, add_command, printable, say
 from nopfsfs.cli.mount import progress_bar
-from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.control.client import CALL_S, Connection
 from nopfsfs.control.find_mount import Located, locate_living
 from nopfsfs.control.named_paths import batches, named_paths

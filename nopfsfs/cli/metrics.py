@@ -8,7 +8,7 @@ import os
 import threading
 from contextlib import ExitStack
 
-from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.error_exit import Commands, add_command
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit, NopfsError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nopfsfs.cli.error_exit import run, say
-from nopfsfs.cli.mount_options import parse_mount
+from nopfsfs.cli.mount_config import parse_mount
 from nopfsfs.cli.preflight import check_source, preflight
 from nopfsfs.config import MountConfig
 from nopfsfs.control.stale_mounts import is_orphaned, state_dir_of, sweep_run_dir

@@ -20,10 +20,9 @@ from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.cache import add_cache
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.doctor import add_doctor
-from nopfsfs.cli.error_exit import printable, run
+from nopfsfs.cli.error_exit import Commands, Parser, add_command, printable, run
 from nopfsfs.cli.file_copies import add_check, add_drop, add_warm
 from nopfsfs.cli.metrics import add_exporter, add_metrics
-from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.policy import add_policy
 from nopfsfs.cli.recheck import add_recheck

@@ -9,8 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nopfsfs.cli.error_exit import printable
-from nopfsfs.cli.mount_options import Commands
+from nopfsfs.cli.error_exit import Commands, printable
 from nopfsfs.cli.option_values import long_option
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.status_text import in_words

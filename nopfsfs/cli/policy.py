@@ -8,8 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nopfsfs.cli.error_exit import printable
-from nopfsfs.cli.mount_options import Commands
+from nopfsfs.cli.error_exit import Commands, printable
 from nopfsfs.cli.status_text import in_words
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit

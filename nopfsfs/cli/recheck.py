@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.error_exit import Commands, add_command
 from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import call
 from nopfsfs.control.find_mount import locate_living

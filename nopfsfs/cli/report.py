@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from nopfsfs.cli.mount_options import Commands
+from nopfsfs.cli.error_exit import Commands
 from nopfsfs.cli.settings import usage
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit

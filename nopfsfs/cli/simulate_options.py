@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nopfsfs.cli.mount_options import Commands
+from nopfsfs.cli.error_exit import Commands
 from nopfsfs.cli.option_values import long_option, parse_path, parse_seed, whole
 from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.config import MAX_CONCURRENCY

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.error_exit import Commands, add_command
 from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.control.client import Record
 from nopfsfs.control.find_mount import locate, locate_living

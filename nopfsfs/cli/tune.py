@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nopfsfs.cli.error_exit import printable
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.error_exit import Parser, printable
 from nopfsfs.cli.option_values import parse_bandwidth, parse_weight, whole_or
 from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.cli.status_text import in_words, tuning_text

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nopfsfs import __version__
-from nopfsfs.cli.error_exit import printable, run, say
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.error_exit import Parser, printable, run, say
 from nopfsfs.cli.settings import parsed
 from nopfsfs.cli.status_text import final_table, in_words
 from nopfsfs.control.client import Connection, NoAnswer, Record, call

@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 
-from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.error_exit import Commands, add_command
 from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import NoAnswer
 from nopfsfs.control.find_mount import locate

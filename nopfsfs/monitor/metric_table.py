@@ -192,6 +192,8 @@ _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("source_aim", _G, "What limit and slowdown balance", (), _one("tuner", "aim")),
     ("source_base_seconds", _G, "At the idle source", ("size_class",), _each(("tuner", "base_seconds"), SIZES)),
     ("tuner_decisions_total", _C, "Decisions of the tuner", ("decision",), _each(("tuner", "decisions"), REASONS)),
+    ("policy_files", _G, "Policy files of the site whose rules the mount has", (), _one("policy", "files")),
+    ("policy_files_refused", _G, "Policy files that cannot be taken as they are", (), _one("policy", "refused")),
     ("epoch", _G, "Epoch of the plan", (), _one("plan", "epoch")),
     ("epoch_position", _G, "Accesses of the epoch so far", (), _one("plan", "position")),
     ("epoch_length", _G, "Accesses of the whole epoch", (), _one("plan", "length")),

@@ -2,7 +2,7 @@
 
 Where there is a fast path, OPEN, READ and RELEASE of files come here only as far as `fast_path` leaves them.
 
-Each pyfuse3 handler goes through one wrapper, `guarded`, which is the only place where errors become errno.
+Each pyfuse3 handler goes through one wrapper, `guarded`, where errors become errno; `file_access` does so for READ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nopfsfs.protocol.inode_numbers import inode_of, row_of, version_of
 from nopfsfs.server.file_access import Bytes, FileAccess
 from nopfsfs.server.shown_opens import FOREVER_S, ShownOpens, Timeout
 from nopfsfs.system.elastic_limiter import ElasticLimiter
-from nopfsfs.vfs import errors as vfs
+from nopfsfs.vfs import tree_errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)

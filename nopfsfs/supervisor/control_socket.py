@@ -1,4 +1,5 @@
-"""The supervisor's side of the control socket: one JSON object a line, both ways (the other side: `client.py`).
+"""The supervisor's side of the control socket: one JSON object a line, both ways (the other side:
+`control/client.py`).
 
 Nothing that a client sends or leaves undone ends more than its own connection. The number of connections, the length of
 lines and answers, and the time of each step are bounded. So is the processor time that all connections take. Whoever

@@ -104,7 +104,7 @@ class Supervisor:
         self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
         self._parts = MountParts(
             config, self.index, self._memory, self.loop, self._signal, self._budget, self._rates, self._rechecks,
-            self._tuning, self._mount, self._processes, self._peers, self._off,
+            self._tuning, self._policy, self._mount, self._processes, self._peers, self._off,
         )  # fmt: skip
         self._observer = Observer(self._parts)
         self._figures = Figures(self._parts, self._observer)

@@ -93,6 +93,10 @@ class SitePolicy:
             self._limits = limits
             self._apply(limits)
 
+    def counted(self) -> dict[str, Any]:
+        """The part `policy` of the figures of a mount."""
+        return {"files": len(self._applied), "refused": len(self._errors)}
+
     def status(self) -> dict[str, Any]:
         """The part `policy` of the record of `tune`."""
         limits = self._limits

@@ -3,7 +3,8 @@
 Root uses /run/nopfs; a user $XDG_RUNTIME_DIR/nopfs or, where that is missing (it often is on compute nodes),
 /tmp/nopfs-UID. Outside a login session XDG_RUNTIME_DIR is not set. Then nothing is made in /run/user/UID: that goes
 when the user's last session on the node ends, and the mount goes on. Each mount has a directory of its own in the run
-directory, named after its mountpoint and its device number.
+directory, named after its mountpoint and its device number. Its supervisor removes it at the end; `nopfs-umount` does
+where no process lives, and the next `nopfs-mount` where the mount is gone.
 """
 
 from __future__ import annotations

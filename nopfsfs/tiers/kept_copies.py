@@ -1,4 +1,5 @@
-"""Disk tiers that keep their copies: the disk thread adopts these, counts, and makes room, in small steps."""
+"""Disk tiers that keep their copies from mount to mount: the disk thread adopts what an earlier mount left, counts, and
+makes room, in small steps."""
 
 from __future__ import annotations
 

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
+from nopfsfs.vfs.tree_errors import (
+    NameTooLong,
+    NoSuchAttribute,
+    NotADirectory,
+    NotALink,
+    NotFound,
+    SourceFailed,
+    StaleFile,
+)
 
 BLOCK = 4096  # bytes, of statfs; the unit of page caches and most file systems
 SECTOR = 512  # bytes, of st_blocks, whatever the block size is (stat(2))

@@ -17,8 +17,8 @@ from nopfsfs.dataset import index_cache, index_file
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_check import IndexDamaged
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.vfs.errors import TreeError
 from nopfsfs.vfs.tree import RefreshedAttributes, Tree
+from nopfsfs.vfs.tree_errors import TreeError
 
 A_CASE = 8  # files
 LISTED_MOST = 10_000  # entries of a damaged directory that are looked at

@@ -13,7 +13,7 @@ import options_table
 import pytest
 
 from nopfsfs.cli.mount import PROGRAM
-from nopfsfs.cli.mount_options import mount_parser, parse_mount
+from nopfsfs.cli.mount_config import mount_parser, parse_mount
 from nopfsfs.cli.nopfs import nopfs_parser
 from nopfsfs.cli.option_list import SETTINGS
 from nopfsfs.errors import Exit

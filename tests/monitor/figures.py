@@ -48,6 +48,7 @@ def figures(**further: Any) -> dict[str, Any]:
             "base_seconds": {"4K": 0.005, "64K": None},
             "decisions": {"more": 30, "less": 5},
         },
+        "policy": {"files": 1, "refused": 1},
         "tiers": tiers,
         "cached_ratio": 0.5,
         "pushes": {"done": 30, "spared": 2, "failed": 1},

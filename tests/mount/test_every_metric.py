@@ -35,6 +35,7 @@ PAUSE_S = 0.0005  # of the job, after each file
 ELSEWHERE = {
     "up": "tests/mount/test_seeing.py", "counts_estimated": "tests/mount/test_seeing.py",
     "source_base_seconds": "tests/mount/test_tuning.py",
+    "policy_files": "tests/mount/test_tuning.py", "policy_files_refused": "tests/mount/test_tuning.py",
     "source_compared_opens_total": "tests/stager/test_young_files.py",
     "source_compared_bytes_total": "tests/stager/test_young_files.py",
     "peers_connected": "tests/peer/test_sharing.py", "peer_fetches_total": "tests/peer/test_sharing.py",

@@ -40,6 +40,13 @@ def limit(m: Mounted) -> int:
     return int(m.status()["tuning"]["limit"])
 
 
+def policy_files(m: Mounted) -> dict[str, float]:
+    return {
+        one.name.removeprefix("nopfs_"): one.value
+        for one in nopfsfs.Mount(m.path).metrics() if one.name.startswith("nopfs_policy")
+    }  # fmt: skip
+
+
 def tune(m: Mounted, *words: str) -> dict[str, Any]:
     done = run([*module("nopfs"), "tune", str(m.path), "--json", *words])
     assert done.returncode == Exit.OK, done.stderr
@@ -203,6 +210,7 @@ def test_a_policy_file_bounds_a_mount(mode: Mode, mounting: Mounting, tmp_path: 
         assert shown.returncode == Exit.OK, shown.stderr
         assert "at most 12 requests under way" in shown.stdout
         assert f"{policy}: rules 1 apply" in shown.stdout
+        assert policy_files(m) == {"policy_files": 1, "policy_files_refused": 0}
         is_root = os.geteuid() == 0
         asked = tune(m, "--concurrency", "200", "--bandwidth", "9MB/s", "--weight", "4")
         got = (asked["limit"], asked["bandwidth"], asked["weight"])
@@ -213,3 +221,6 @@ def test_a_policy_file_bounds_a_mount(mode: Mode, mounting: Mounting, tmp_path: 
     check = run([*module("nopfs"), "policy", "check", str(policy)])
     assert check.returncode == Exit.USAGE
     assert "rule[1].weigth: no such key; did you mean weight?" in check.stderr
+    with mounting(tmp_path / "source", "--policy", str(policy), mode=mode) as m:
+        assert wait_until(lambda: policy_files(m) == {"policy_files": 0, "policy_files_refused": 1})
+        m.errors_expected = True

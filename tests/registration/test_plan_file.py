@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nopfsfs.cli.mount import MountSteps, main
-from nopfsfs.cli.mount_options import parse_mount
+from nopfsfs.cli.mount_config import parse_mount
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset.file_orders import ORDERS
 from nopfsfs.dataset.tree_scan import scan

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.cli.mount_options import parse_mount
+from nopfsfs.cli.mount_config import parse_mount
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.mpi_start import Launched, launched
 

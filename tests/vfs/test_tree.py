@@ -14,8 +14,16 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.tiers.source import Source
-from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 from nopfsfs.vfs.tree import Attributes, RefreshedAttributes, Tree
+from nopfsfs.vfs.tree_errors import (
+    NameTooLong,
+    NoSuchAttribute,
+    NotADirectory,
+    NotALink,
+    NotFound,
+    SourceFailed,
+    StaleFile,
+)
 from tests.dataset import trees
 from tests.examples import examples
 

@@ -1,6 +1,7 @@
-"""The comparison of opens with candidates: which are worth a ledger?
+"""The comparison of opens with candidates: which are tried, in which sequence, and which are worth a closer look?
 
-Candidates are tried by stages, a few at a time, against the opens of now.
+Candidates are tried by stages, a few at a time, against the opens of now. A candidate that agrees gets a ledger
+(`evidence.py`), which later opens add to.
 
 Pure: `Search` is told the opens with each call and keeps its place among the candidates. A candidate costs the
 beginning of its order, of small data sets the whole of it, and one glance. The glance asks: do readers take like steps,

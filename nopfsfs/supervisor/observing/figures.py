@@ -87,6 +87,7 @@ class Figures:
                 "stuck": stager[Metric.STUCK_READS],
             },
             "tuner": self._parts.tuning.counted(),
+            "policy": self._parts.site.counted(),
             **self._kept(stager, stages=any(role == "stager" for role, _, _ in processes)),
             "processes": _by_role(processes),
             "off": len(self._parts.off()),

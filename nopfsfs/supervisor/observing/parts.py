@@ -16,6 +16,7 @@ from nopfsfs.supervisor.mount_memory import MountMemory
 from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess
 from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.supervisor.recheck_requests import Rechecks
+from nopfsfs.supervisor.site_policy import SitePolicy
 from nopfsfs.supervisor.source_tuning import SourceTuning
 
 
@@ -32,6 +33,7 @@ class MountParts:
     rates: MeasuredRates
     rechecks: Rechecks
     tuning: SourceTuning
+    site: SitePolicy
     mount: MountConnection
     processes: Sequence[SupervisedProcess]
     peers: Callable[[], dict[str, Any] | None]

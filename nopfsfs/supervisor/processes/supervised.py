@@ -1,4 +1,5 @@
-"""The life of a process that the supervisor starts: started by exec, watched by pidfd and pings, replaced for ever.
+"""The life of a process that the supervisor starts: started by exec, watched by pidfd and pings, replaced for ever
+unless its role ends that.
 
 A process that hangs is killed and replaced like one that died. A killed process that the kernel holds (a dead source)
 is asleep. No thread of it runs again, but a read that it began may yet write to memory. Each role says what must hold

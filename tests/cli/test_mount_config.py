@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli.mount import main
-from nopfsfs.cli.mount_options import parse_mount
+from nopfsfs.cli.mount_config import parse_mount
 from nopfsfs.cli.option_list import SETTINGS, Setting
 from nopfsfs.cli.settings import split_options
 from nopfsfs.config import DiskSpec, MountConfig, World

@@ -1,4 +1,4 @@
-"""Errors of the tree. Only `server/operations.py` turns them into an errno."""
+"""Errors of the tree: names, links and attributes. Only `server/operations.py` turns these into an errno."""
 
 from __future__ import annotations
 

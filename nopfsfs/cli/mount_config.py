@@ -1,5 +1,5 @@
-"""Conversion of the options of `nopfs-mount` into a MountConfig. The command line goes before -o, then the
-configuration file, then the environment.
+"""Conversion of the options of `nopfs-mount` (`option_list.py`) into a MountConfig. The command line goes before -o,
+then the configuration file, then the environment.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ import argparse
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any
 
 from nopfsfs import __version__
+from nopfsfs.cli.error_exit import Parser
 from nopfsfs.cli.option_list import GROUPS, SETTINGS, MountOption
 from nopfsfs.cli.option_values import long_option, parse_path
 from nopfsfs.cli.settings import Layer, parsed, put, read_config, read_options, usage
@@ -42,27 +43,6 @@ class MountCall:
     debug: bool = False
     check_only: bool = False  # mount(8)'s -f: do all but mount
     warning: str = ""  # one line, or nothing
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises NopfsError, with one line that says what to do."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise NopfsError with Exit.USAGE."""
-        raise usage(f"{message}; see {self.prog} --help")
-
-
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # of `nopfs`
-
-
-def add_command(
-    commands: Commands, name: str, handler: Callable[[argparse.Namespace], int], help: str, description: str
-) -> Parser:
-    """Add `nopfs NAME MOUNTPOINT`, which `handler` carries out; return its parser."""
-    parser = commands.add_parser(name, help=help, description=description)
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
-    parser.set_defaults(handler=handler)
-    return parser
 
 
 def mount_parser(prog: str = "nopfs-mount") -> Parser:
