@@ -33,9 +33,9 @@ from nopfsfs.fuse.connection import REQUEST_BYTES
 from nopfsfs.fuse.kernel import IN_HEADER, OUT_HEADER, READ_IN
 from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 from nopfsfs.fuse.taken_requests import LANDING, LONGEST, LeftBlock, OwnBlock
+from nopfsfs.server.interrupted_reads import WaitingRead, WaitingReads
 from nopfsfs.server.kernel_answers import KernelAnswers
 from nopfsfs.server.operations import FuseOperations
-from nopfsfs.server.waiting_reads import WaitingRead, WaitingReads
 
 log = logging.getLogger(__name__)
 _ACL_NAME = kernel.ACL_NAME + b"\0"

@@ -1,4 +1,4 @@
-"""READs that wait for their bytes. One ends with EINTR as soon as its reader is being killed."""
+"""READs that are interrupted: one that waits for its bytes ends with EINTR as soon as its reader is being killed."""
 
 from __future__ import annotations
 
