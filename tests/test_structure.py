@@ -243,3 +243,19 @@ def test_docstrings_name_their_subject() -> None:
 def test_no_test_imports_another_test() -> None:
     of_a_test = re.compile(r"^\s*from (?:\S*\.)?test_\w+ import", re.MULTILINE)
     assert not [path.relative_to(TESTS) for path in sorted(TESTS.rglob("*.py")) if of_a_test.search(path.read_text())]
+
+
+def test_the_table_of_where_to_look_names_what_there_is() -> None:
+    """Each file of docs/architecture.md's table, and each name in brackets behind a file."""
+    page = (TESTS.parent / "docs/architecture.md").read_text()
+    rows = page.partition("## Where to look")[2].partition("\n## ")[0]
+    paths = [path for folder in ("nopfsfs", "scripts", "tests") for path in (TESTS.parent / folder).rglob("*.py")]
+    texts = {f"/{path.relative_to(TESTS.parent).as_posix()}": path.read_text() for path in paths}
+    wrong, seen = list[str](), 0
+    for name, said in re.findall(r"`([a-z_/]+\.py)`(?: \(([^)]*)\))?", rows):
+        found = [text for path, text in texts.items() if path.endswith(f"/{name}")]
+        lacking = [one for one in re.findall(r"`([A-Za-z_]+)`", said) if not any(one in text for text in found)]
+        wrong += [name] * (not found) + [f"{name}: {one}" for one in lacking]
+        seen += 1
+    assert seen > 100
+    assert not wrong
