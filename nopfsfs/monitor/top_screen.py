@@ -125,8 +125,8 @@ class TopScreen(App[None]):
 
     def draw(self) -> None:
         """Draw what is known now."""
-        if len(self.screen_stack) > 1:
-            return  # the help stands above
+        if not self.is_running or len(self.screen_stack) > 1:
+            return  # the screen ends, and its parts are gone; or the help stands above
         wanted = list(self._find())[:MOUNTS_MOST]
         for path in [path for path in self._watches if path not in wanted]:
             self._watches.pop(path).stop()

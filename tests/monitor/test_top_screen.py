@@ -149,6 +149,17 @@ def test_mounts_come_and_go_and_one_in_trouble_says_so() -> None:
     run(screen, body)
 
 
+def test_a_screen_that_has_ended_draws_no_more() -> None:
+    """The timer may come once more while the parts of the screen are taken away."""
+    screen = TopScreen(lambda: [], watching({}))
+
+    async def body(_: Pilot[None]) -> None:
+        await screen._shutdown()
+        screen.draw()
+
+    run(screen, body)
+
+
 def test_a_mount_that_hangs_does_not_hold_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer never comes; the screen is drawn, takes keys, and ends at once. This allows for a slow machine."""
     monkeypatch.setattr(top_screen, "DRAW_S", 0.05)
