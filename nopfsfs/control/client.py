@@ -164,6 +164,16 @@ class Connection:
         return chunk
 
 
+@contextmanager
+def understood() -> Iterator[None]:
+    """Raises NopfsError where the block fails on an answer, which is not what this release expects."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        message = "the daemon's answer is not understood; it may be of another release"
+        raise NopfsError(Exit.INTERNAL, message) from error
+
+
 def _record(line: bytes) -> Record:
     try:
         answer = json.loads(line)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nopfsfs.control.client import CALL_S, Command, Record, call
 from nopfsfs.control.stale_mounts import daemon_is_dead, is_orphaned, state_dir_of, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import Mount, find_mount, read_mounts
-from nopfsfs.system.state_dirs import real_mountpoint
+from nopfsfs.fuse.mount_table import Mount, find_mount, lies_in, read_mounts, real_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class Located:
 def locate(path: str, env: Mapping[str, str]) -> Located:
     """Return the nopfs mount at `path`. Raises NopfsError with Exit.NOT_MOUNTED."""
     mounts = read_mounts()
-    fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
-    real = real_mountpoint(path, fuse.__contains__)
+    real = real_path(path, mounts)
     mount = find_mount(real, mounts)
     if mount is None:
         raise NopfsError(Exit.NOT_MOUNTED, f"nothing is mounted at {real}; mounts are listed by findmnt -t fuse.nopfs")
@@ -80,9 +78,8 @@ def find_mount_above(path: str) -> tuple[Located, str]:
     """The nopfs mount that a path is in, and the path relative to the mountpoint, "" for the mountpoint itself. Raises
     NopfsError with Exit.NOT_MOUNTED, or Exit.STUCK where the daemon is dead."""
     mounts = read_mounts()
-    fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
     ours = {mount.mountpoint for mount in mounts if mount.is_nopfs}
-    above = real = _real(path, fuse)
+    above = real = _real(path, mounts)
     while above not in ours:
         if above == os.path.dirname(above):
             message = f"{path} is in no nopfs mount; mounts are listed by findmnt -t fuse.nopfs"
@@ -91,12 +88,9 @@ def find_mount_above(path: str) -> tuple[Located, str]:
     return locate_living(above, os.environ), os.path.relpath(real, above) if real != above else ""
 
 
-def _real(path: str, fuse: set[str]) -> str:
-    """The path with links resolved, except for the part inside a FUSE mount, which is not accessed."""
+def _real(path: str, mounts: Iterable[Mount]) -> str:
+    """The path with links resolved; as it is where it lies in a FUSE mount, unless that is the root of all: such a
+    mount is not accessed."""
     absolute = os.path.abspath(path)
-    head, tail = absolute, ""
-    while head != os.path.dirname(head):
-        if head in fuse:
-            return os.path.join(head, tail).rstrip("/")
-        head, tail = os.path.dirname(head), os.path.join(os.path.basename(head), tail)
-    return real_mountpoint(absolute, fuse.__contains__)
+    fuse = (mount.mountpoint for mount in mounts if mount.is_fuse and mount.mountpoint != "/")
+    return absolute if any(lies_in(absolute, one) for one in fuse) else real_path(absolute, mounts)

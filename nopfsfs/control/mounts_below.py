@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from nopfsfs.fuse.mount_table import Mount, read_mounts
+from nopfsfs.fuse.mount_table import lies_in, read_mounts, real_path
 from nopfsfs.system.bounded_run import module_command
-from nopfsfs.system.state_dirs import real_mountpoint
 
 _REAP_S = 1.0  # for a killed nopfs-umount to end
 
@@ -18,13 +16,9 @@ def mounts_below(directory: str) -> tuple[str, ...]:
     """Return the mountpoints of the nopfs mounts at `directory` and below it, as mountinfo has them. No mount is
     touched."""
     mounts = read_mounts()
-    fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
-    real = real_mountpoint(directory, fuse.__contains__)
-    return tuple(dict.fromkeys(mount.mountpoint for mount in mounts if mount.is_nopfs and _is_below(mount, real)))
-
-
-def _is_below(mount: Mount, directory: str) -> bool:
-    return os.path.join(mount.mountpoint, "").startswith(os.path.join(directory, ""))
+    real = real_path(directory, mounts)
+    ours = (mount.mountpoint for mount in mounts if mount.is_nopfs)
+    return tuple(dict.fromkeys(path for path in ours if lies_in(path, real)))
 
 
 class MountsBelow:

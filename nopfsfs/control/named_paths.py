@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from nopfsfs.control.find_mount import Located
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mount_table import lies_in
 from nopfsfs.system.bounded_run import answers
 from nopfsfs.text.printable import printable
 
@@ -60,7 +61,7 @@ def _below(path: str, roots: Iterable[str], mountpoint: str) -> str:
     """The path relative to the mountpoint. A path that is not absolute is relative to it already."""
     plain = os.path.normpath(path) if path else "."
     if os.path.isabs(plain):
-        root = next((root for root in roots if plain == root or plain.startswith(root.rstrip("/") + "/")), None)
+        root = next((root for root in roots if lies_in(plain, root)), None)
         if root is None:
             raise _usage(f"{printable(path)} is not below {mountpoint}; name paths of the mount")
         plain = os.path.relpath(plain, root)

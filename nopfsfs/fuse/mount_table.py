@@ -13,12 +13,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nopfsfs.fuse.connection import BACKGROUND, CONGESTION
 from nopfsfs.system.bounded_run import probe_statvfs, run_bounded
 from nopfsfs.system.directory_access import mount_of
+from nopfsfs.system.proc import command_name
+from nopfsfs.system.state_dirs import real_mountpoint
 
 FSTYPE = "fuse.nopfs"
 CONNECTIONS = "/sys/fs/fuse/connections"
 PROBE_S = 2.0  # a living daemon answers statfs from memory; a daemon that is busy for longer counts as hung
+READ_AHEAD_KIB = 1024  # one READ, which is 1 MiB at most; less costs a tenth of the speed, more gains nothing
 HOLDERS_S = 5.0  # for a look at all processes of a large node
 _ABORT_S = 5.0  # for the helper that mounts the control file system in a namespace of its own
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -105,6 +109,12 @@ def read_mounts() -> tuple[Mount, ...]:
         return parse_mountinfo(os.fsdecode(file.read()))
 
 
+def real_path(path: str, mounts: Iterable[Mount] | None = None) -> str:
+    """Return `path` absolute and free of links. No mountpoint of FUSE is touched."""
+    fuse = {mount.mountpoint for mount in (read_mounts() if mounts is None else mounts) if mount.is_fuse}
+    return real_mountpoint(path, fuse.__contains__)
+
+
 def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
     """Return the topmost mount at exactly `mountpoint` (a real path), or None."""
     found = [mount for mount in (read_mounts() if mounts is None else mounts) if mount.mountpoint == mountpoint]
@@ -127,9 +137,14 @@ def find_covering(path: str, mounts: Iterable[Mount] | None = None) -> Mount | N
     """Return the mount that `path` (a real path) lies on, or None."""
     found = None
     for mount in read_mounts() if mounts is None else mounts:
-        if _inside(path, mount.mountpoint) and (found is None or len(mount.mountpoint) >= len(found.mountpoint)):
+        if lies_in(path, mount.mountpoint) and (found is None or len(mount.mountpoint) >= len(found.mountpoint)):
             found = mount
     return found
+
+
+def lies_in(path: str, directory: str) -> bool:
+    """Return whether a path is that of a directory, or of something below it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
@@ -140,20 +155,18 @@ def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
     return probe_statvfs(mount.mountpoint, limit_s) == errno.ENOTCONN
 
 
-def set_read_ahead(mount: Mount, kib: int) -> bool:
+def set_read_ahead(mount: Mount) -> bool:
     """Set how far ahead of a reader the kernel reads a file of the mount; INIT cannot set more than 128 KiB.
 
     Return False where that is not allowed: it takes root, and a sysfs that may be written."""
-    return _write(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", kib)
+    return _write(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", READ_AHEAD_KIB)
 
 
-def set_background(mount: Mount, requests: int, congested: int) -> bool:
-    """Set how many READs ahead of readers may wait for answers before others wait in the kernel; from `congested` on it
-    reads less ahead. For a mount whose INIT pyfuse3 has answered, which leaves it at 12.
-
-    Return False where that is not allowed."""
-    connection = f"{CONNECTIONS}/{mount.minor}"
-    return _write(f"{connection}/max_background", requests) and _write(f"{connection}/congestion_threshold", congested)
+def set_background(mount: Mount) -> None:
+    """Set how many READs ahead of readers may wait for answers before others wait in the kernel, where that is allowed.
+    For a mount whose INIT pyfuse3 has answered, which leaves it at 12."""
+    if _write(f"{CONNECTIONS}/{mount.minor}/max_background", BACKGROUND):
+        _write(f"{CONNECTIONS}/{mount.minor}/congestion_threshold", CONGESTION)
 
 
 def _write(path: str, number: int) -> bool:
@@ -228,7 +241,7 @@ def _find_holders(mount: Mount, skip: set[int], found: list[Holder]) -> None:
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         what = next(_uses(pid, mount), None) if pid not in skip else None
         if what is not None:
-            found.append(Holder(pid, _command(pid), what))
+            found.append(Holder(pid, command_name(pid) or "?", what))
 
 
 def _uses(pid: int, mount: Mount) -> Iterator[str]:
@@ -236,7 +249,7 @@ def _uses(pid: int, mount: Mount) -> Iterator[str]:
     base = f"/proc/{pid}"
     for name in ("cwd", "root", "exe"):
         with suppress(OSError):
-            if _inside(os.readlink(f"{base}/{name}"), mount.mountpoint):
+            if lies_in(os.readlink(f"{base}/{name}"), mount.mountpoint):
                 yield name
     with suppress(OSError):
         for fd in os.listdir(f"{base}/fd"):
@@ -251,11 +264,3 @@ def _uses(pid: int, mount: Mount) -> Iterator[str]:
                 yield f"mmap {os.fsdecode(fields[5])}"
 
 
-def _inside(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _command(pid: int) -> str:
-    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
-        return os.fsdecode(file.read().rstrip(b"\n"))
-    return "?"

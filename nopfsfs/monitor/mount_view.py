@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nopfsfs.control.client import understood
 from nopfsfs.control.find_mount import Located, find_mount_above
-from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.monitor.metric_table import METRICS, PREFIX, Value
 
 ANSWERS_MOST = 64  # that one history is made of; that of a week takes 14
@@ -101,11 +101,9 @@ class MountView:
     def epochs(self) -> list[EpochRecord]:
         """The records of the last epochs, oldest first. The last one may be under way."""
         names = [one.name for one in fields(EpochRecord)]
-        try:
+        with understood():
             found = self._located.call("status")["epochs"]
             return [EpochRecord(**{name: one[name] for name in names}) for one in found]
-        except (KeyError, TypeError) as error:
-            raise _not_understood() from error
 
     def history(self, step: int = 1, since: float = 0.0) -> HistoryTable:
         """Rows of `step` seconds (1, 10 or 60) that began at `since`, seconds since 1970, or later. Raises ValueError
@@ -128,7 +126,7 @@ def read_history(located: Located, step: int, since: float = 0.0) -> HistoryTabl
     """Ask a mount for its rows of `step` seconds (1, 10 or 60) that began at `since` or later. Raises NopfsError."""
     begins: list[float] = []
     rows: list[list[float]] = []
-    try:
+    with understood():
         for _ in range(ANSWERS_MOST):
             found = located.call("history", step=step, since=since)
             names, more = list(found["columns"]), found["rows"]
@@ -140,8 +138,6 @@ def read_history(located: Located, step: int, since: float = 0.0) -> HistoryTabl
                 break
             since = begins[-1] + step / 2
         table = np.array(rows, np.float32).reshape(len(rows), len(names))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _not_understood() from error
     return HistoryTable(step, np.array(begins), {name: table[:, at] for at, name in enumerate(names)})
 
 
@@ -150,7 +146,3 @@ def _named(found: Any) -> Any:
     if isinstance(found, Mapping):
         return SimpleNamespace(**{str(key): _named(value) for key, value in found.items()})
     return [_named(one) for one in found] if isinstance(found, list) else found
-
-
-def _not_understood() -> NopfsError:
-    return NopfsError(Exit.INTERNAL, "the daemon's answer is not understood; it may be of another release")

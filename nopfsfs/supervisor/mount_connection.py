@@ -14,7 +14,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import NopfsError
 from nopfsfs.fuse import mount_table, passthrough
-from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, KernelSession, Redelivery, negotiate, passes_from
+from nopfsfs.fuse.connection import KernelSession, Redelivery, negotiate, passes_from
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.pyfuse3_pair import is_possible
@@ -29,7 +29,6 @@ ANSWER_LIMIT_S = 30.0
 LOOK_S = 5.0  # between two looks at the table of mounts, without an event
 OVER_PAUSE_S = 0.5  # between two looks at whether the connection of a mount that is gone has ended
 SHORTAGE_PAUSE_S = 1.0  # after a look that was not possible
-READ_AHEAD_KIB = 1024  # one READ, which is 1 MiB at most; less costs a tenth of the speed, more gains nothing
 Result = TypeVar("Result")
 
 
@@ -105,10 +104,10 @@ class MountConnection:
         with trio.fail_after(ANSWER_LIMIT_S):
             await trio.to_thread.run_sync(os.stat, self._config.mountpoint, abandon_on_cancel=True)
         found = self._mount
-        if found is not None and not mount_table.set_read_ahead(found, READ_AHEAD_KIB):
+        if found is not None and not mount_table.set_read_ahead(found):
             log.info("the kernel reads ahead as far as it does for any mount: more takes root")
         if found is not None and not self._config.fast_path:
-            mount_table.set_background(found, BACKGROUND, CONGESTION)
+            mount_table.set_background(found)
 
     # ---- the end ------------------------------------------------------------------------------------------
 

@@ -86,6 +86,13 @@ def is_stopped(pid: int) -> bool:
     return living_threads(pid).get(pid, "").upper() == "T"
 
 
+def command_name(pid: int) -> str:
+    """Return the name of a process's program; nothing where it has ended."""
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return os.fsdecode(file.read(64).rstrip(b"\n"))
+    return ""
+
+
 def pid_namespace() -> int:
     """Return the number of the namespace in which this process's pids count; 0 where /proc does not say."""
     try:
