@@ -9,21 +9,21 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nopfsfs.cli.error_exit import Parser, printable, say
+from nopfsfs.cli.error_exit import NOPFS, Parser, printable, say
+from nopfsfs.cli.option_values import time_from
 from nopfsfs.cli.settings import parsed
-from nopfsfs.control.client import CALL_S, Connection, NoAnswer
+from nopfsfs.control.client import CALL_S, Connection, NoAnswer, understood
 from nopfsfs.control.find_mount import Located, locate_living
-from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import is_in_place
-from nopfsfs.text.units import parse_duration
+from nopfsfs.system.proc import command_name
 
 if TYPE_CHECKING:
-    from nopfsfs.monitor.access_lines import OpensRecord, Profile
+    from nopfsfs.monitor.access_lines import OpensRecord
 
-MOST_S = 30 * 86400.0  # of --seconds
+TIMES = ("1ms", "30d")  # the least and the most of --seconds
 LATE_S = 0.5  # for opens to come that were made before the end: the supervisor looks at the rings each 80 ms or less
 SILENT_S = 30.0  # without a record, of which there is one a second
 
@@ -46,7 +46,7 @@ def add_accesslog(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def accesslog(options: argparse.Namespace) -> int:
     """Listen to one mount; return the exit code. Raises NopfsError."""
-    limit_s = _seconds(options.seconds)
+    limit_s = math.inf if options.seconds is None else parsed(time_from(*TIMES), options.seconds, "--seconds")
     from nopfsfs.monitor.access_lines import Profile
 
     located, profile = locate_living(options.mountpoint, os.environ), Profile()
@@ -62,7 +62,7 @@ def accesslog(options: argparse.Namespace) -> int:
         pass
     if options.profile:
         profile.seconds = min(time.monotonic() - began, limit_s)
-        print(json.dumps(profile.figures()) if options.json else _text(profile), flush=True)
+        print(json.dumps(profile.figures()) if options.json else printable(profile.text(command_name)), flush=True)
     return Exit.OK
 
 
@@ -70,7 +70,7 @@ def _records(located: Located, limit_s: float) -> Iterator[OpensRecord]:
     """Yield records until `limit_s` seconds are over, or the mount has ended."""
     from nopfsfs.monitor.access_lines import OpensRecord
 
-    with Connection(located.state_dir, CALL_S, located.owner) as connection:
+    with Connection(located.state_dir, CALL_S, located.owner) as connection, understood():
         connection.send("accesslog")
         try:
             end = float(connection.receive(CALL_S)["time"]) + limit_s
@@ -80,10 +80,7 @@ def _records(located: Located, limit_s: float) -> Iterator[OpensRecord]:
         except NoAnswer:
             if is_in_place(located.mount):
                 raise
-            say("nopfs", f"{located.path} was unmounted")
-        except (KeyError, TypeError, ValueError) as error:
-            message = "the daemon's access log is not understood; it may be of another release"
-            raise NopfsError(Exit.INTERNAL, message) from error
+            say(NOPFS, f"{located.path} was unmounted")
 
 
 def _print(record: OpensRecord, *, sample: bool, as_json: bool) -> None:
@@ -94,21 +91,3 @@ def _print(record: OpensRecord, *, sample: bool, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _text(profile: Profile) -> str:
-    return printable(profile.text(_command))
-
-
-def _command(pid: int) -> str:
-    """The name of a process's program; nothing where it has ended."""
-    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
-        return os.fsdecode(file.read(64).rstrip(b"\n"))
-    return ""
-
-
-def _seconds(text: str | None) -> float:
-    if text is None:
-        return math.inf
-    seconds = parsed(parse_duration, text, "--seconds")
-    if not 0 < seconds <= MOST_S:
-        raise NopfsError(Exit.USAGE, f"--seconds: {text} is not between 0 and 30 days")
-    return seconds

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from nopfsfs.cli.error_exit import Commands, add_command, say
+from nopfsfs.cli.error_exit import NOPFS, Commands, add_command, say
 from nopfsfs.control.find_mount import Located, locate, locate_living
 from nopfsfs.control.stale_mounts import is_orphaned, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
-
-PROGRAM = "nopfs"
 
 
 def add_adopt(commands: Commands) -> None:
@@ -47,7 +45,7 @@ def adopt(options: argparse.Namespace) -> int:
     from nopfsfs.control import takeover  # with numpy and trio: `nopfs status` needs neither
 
     takeover.adopt(located.state_dir)
-    say(PROGRAM, f"took over {located.path}")
+    say(NOPFS, f"took over {located.path}")
     return Exit.OK
 
 
@@ -58,7 +56,7 @@ def upgrade(options: argparse.Namespace) -> int:
     from nopfsfs.control import takeover
 
     takeover.upgrade(located.state_dir)
-    say(PROGRAM, f"{located.path} is served by this version now")
+    say(NOPFS, f"{located.path} is served by this version now")
     return Exit.OK
 
 

@@ -17,19 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.cli.error_exit import Commands, say
-from nopfsfs.cli.option_values import long_option
+from nopfsfs.cli.error_exit import NOPFS, Commands, say
+from nopfsfs.cli.option_values import long_option, time_from
 from nopfsfs.cli.preflight import check_disks, check_source
 from nopfsfs.cli.settings import Layer, parsed, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import find_covering, read_mounts
 from nopfsfs.system.state_dirs import calibration_path, default_index_dir, make_private_dir
-from nopfsfs.text.units import MAX_SIZE, parse_duration
+from nopfsfs.text.units import MAX_SIZE
 
-PROGRAM = "nopfs"
 DEFAULT_S = 40.0
-LEAST_S, MOST_S = 1.0, 3600.0
+TIMES = ("1s", "1h")  # the least and the most of --seconds
 MEMORY_SHARE, MEMORY_MOST_S = 0.1, 3.0  # for memory: the share of the time, and the most seconds
 DISK_SHARE, DISKS_SHARE = 0.2, 0.5  # shares of the time: for each disk, and for all disks at most
 MOST_RAM = MAX_SIZE // 2  # bytes: a cluster file has no more for memory and disks together
@@ -114,7 +113,7 @@ def _call(said: dict[str, Any]) -> Call:
         for text in texts if isinstance(texts, list) else [texts]:
             put(layer, name, text, long_option(name))
     values = {name: given.value for name, given in layer.items()}
-    seconds = _seconds(said["seconds"]) if "seconds" in said else DEFAULT_S
+    seconds = parsed(time_from(*TIMES), said["seconds"], "--seconds") if "seconds" in said else DEFAULT_S
     if values.get("ram", 0) > MOST_RAM:
         raise usage(f"--ram: {said['ram']!r} is more than any machine has; write the memory of the mount")
     source = _source(said["source"])
@@ -122,13 +121,6 @@ def _call(said: dict[str, Any]) -> Call:
     index_dir = values.get("index_dir", default_index_dir(os.geteuid(), os.environ))
     output = _output(said["output"]) if "output" in said else _default_output(index_dir, source)
     return Call(source, disks, values.get("ram"), output, seconds)
-
-
-def _seconds(text: str) -> float:
-    seconds = parsed(parse_duration, text, "--seconds")
-    if not LEAST_S <= seconds <= MOST_S:
-        raise usage(f"--seconds: {text!r} is not between {LEAST_S:.0f} and {MOST_S:.0f}")
-    return seconds
 
 
 def _source(text: str) -> str:
@@ -207,7 +199,7 @@ def _calibrate(call: Call, as_json: bool) -> None:
     with _bar(call.seconds, sys.stderr.isatty()) as show:
         measured = _measure(call, show)
     if measured.source.skipped:
-        say(PROGRAM, f"{measured.source.skipped} left out that could not be read, for example {measured.source.why}")
+        say(NOPFS, f"{measured.source.skipped} left out that could not be read, for example {measured.source.why}")
     cluster = measured.cluster(socket.gethostname() or "this machine")
     if not as_json:
         print(table(measured, call.source), flush=True)

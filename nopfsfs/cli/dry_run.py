@@ -10,26 +10,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.cli.error_exit import say
+from nopfsfs.cli.error_exit import NOPFS, say
 from nopfsfs.cli.mount import scan_bar
-from nopfsfs.cli.option_values import long_option, parse_path
+from nopfsfs.cli.option_values import long_option, parse_path, parse_seed, whole
 from nopfsfs.cli.plan_options import said_options
 from nopfsfs.cli.preflight import check_source
-from nopfsfs.cli.settings import output_file, usage
+from nopfsfs.cli.settings import output_file, parsed, usage
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset import order_files
 from nopfsfs.dataset.file_orders import candidate_roots, first_list
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_cache import open_or_scan
 from nopfsfs.plan.samplers import registry
+from nopfsfs.registration import plan_tables
 from nopfsfs.registration.plan_file import explicit_order, read_plan_file
-from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans, spec_of, subset_of
 from nopfsfs.system.state_dirs import default_index_dir
 
-PROGRAM = "nopfs"
-HEAD = 20  # files that are printed without --head and --all
+HEAD, HEAD_MOST = 20, 10**12  # files that are printed without --head and --all; of --head
 _AT_ONCE = 8192  # paths in one write
-_WHOLE_NUMBERS = ("seed", "epoch", "world_size")
+_NUMBERS = {
+    "seed": parse_seed, "epoch": whole(0, plan_tables.EPOCH_MOST), "world_size": whole(1, plan_tables.WORLD_MOST),
+}  # fmt: skip
 
 Samples = NDArray[np.int64]
 
@@ -38,7 +39,7 @@ def dry_run(said: Mapping[str, Any]) -> int:
     """Print the order of each plan, one path relative to SOURCE in each line, or write it to --order-out; return the
     exit code. Raises NopfsError."""
     plans = _plans(said)
-    head = None if said.get("all") else _number("--head", said["head"]) if "head" in said else HEAD
+    head = None if said.get("all") else parsed(whole(0, HEAD_MOST), said["head"], "--head") if "head" in said else HEAD
     out = said.get("order_out")
     if "head" in said and said.get("all"):
         raise usage("--all: goes without --head")
@@ -56,14 +57,14 @@ def dry_run(said: Mapping[str, Any]) -> int:
         shown = len(samples) if head is None else min(head, len(samples))
         _print(index, rows, samples[:shown])
         if head == HEAD and "head" not in said and shown == HEAD:
-            say(PROGRAM, f"the first {HEAD}; --head N prints N of them, --all prints all")
+            say(NOPFS, f"the first {HEAD}; --head N prints N of them, --all prints all")
     return 0
 
 
 def _plans(said: Mapping[str, Any]) -> tuple[PlanSpec, ...]:
     """The plans of --plan, where other options replace values of the file; or the plan of the options alone."""
     table = {name: said[name] for name in ("sampler", "root", "files", "ranks") if name in said}
-    table |= {name: _number(long_option(name), said[name]) for name in _WHOLE_NUMBERS if name in said}
+    table |= {name: parsed(one, said[name], long_option(name)) for name, one in _NUMBERS.items() if name in said}
     if os.path.isabs(table.get("root", "")):
         table["root"] = os.path.relpath(table["root"], os.path.abspath(said["path"]))
     texts = said.get("sampler_option", ())
@@ -76,18 +77,11 @@ def _plans(said: Mapping[str, Any]) -> tuple[PlanSpec, ...]:
             raise usage("--sampler: name it, or a plan file with --plan; nopfs plan --samplers lists samplers")
         tables = [{**table, "options": said_options(table["sampler"], texts)}]
     try:
-        return parse_plans(tables)
-    except PlanError as error:
+        return plan_tables.parse_plans(tables)
+    except plan_tables.PlanError as error:
         first, _, rest = error.key.partition(".")
         origin = f"--sampler-option {rest}" if first == "options" else long_option(first)
         raise usage(f"{origin}: {error.reason}") from error
-
-
-def _number(origin: str, text: str) -> int:
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20):
-        raise usage(f"{origin}: {text!r} is not a whole number")
-    return int(text)
 
 
 def open_index(said: Mapping[str, Any]) -> Index:
@@ -104,7 +98,7 @@ def open_index(said: Mapping[str, Any]) -> Index:
         )
     os.close(opened.fd)
     for warning in opened.result.warnings:
-        say(PROGRAM, warning)
+        say(NOPFS, warning)
     return opened.index
 
 
@@ -117,7 +111,7 @@ def order_of(plan: PlanSpec, index: Index, source: str, count: int | None) -> tu
         if plan.order:
             rows, epochs = explicit_order(plan, index, root, os.path.realpath(source), "")
             return rows, epochs[plan.epoch % len(epochs)]
-        if plan.sampler == EXPLICIT:
+        if plan.sampler == plan_tables.EXPLICIT:
             raise ValueError("order: is missing")
         return _computed(plan, index, root, count)
     except ValueError as error:
@@ -134,7 +128,7 @@ def _root(plan: PlanSpec, index: Index) -> int:
 
 
 def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tuple[NDArray[np.int64], Samples]:
-    family, spec, subset = registry.sampler(plan.sampler), spec_of(plan), subset_of(plan)
+    family, spec, subset = registry.sampler(plan.sampler), plan_tables.spec_of(plan), plan_tables.subset_of(plan)
     rows = first_list(family.files if plan.files is None else (plan.files,), index, root)[1].astype(np.int64)
     chosen = None if subset is None else registry.subset(subset.sampler).samples(subset, len(rows))
     if plan.world_size is None and plan.ranks is not None and plan.ranks != (0,):

@@ -13,6 +13,8 @@ from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.system.child_statuses import keep_child_statuses
 from nopfsfs.text.printable import printable as printable  # for the commands
 
+NOPFS = "nopfs"  # the program of all commands but nopfs-mount and nopfs-umount
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises NopfsError, with one line that says what to do."""

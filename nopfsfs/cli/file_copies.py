@@ -7,19 +7,17 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from nopfsfs.cli.error_exit import Commands, Parser, add_command, printable, say
+from nopfsfs.cli.error_exit import NOPFS, Commands, Parser, add_command, printable, say
 from nopfsfs.cli.mount import progress_bar
-from nopfsfs.control.client import CALL_S, Connection
+from nopfsfs.control.client import CALL_S, Connection, understood
 from nopfsfs.control.find_mount import Located, locate_living
 from nopfsfs.control.named_paths import batches, named_paths
-from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.errors import Exit
 from nopfsfs.text.units import format_size
 
-PROGRAM = "nopfs"
 TURN_S = 60.0  # for an answer: others may have taken the supervisor's time for callers
 TOLD_MOST = 100  # lines about single files; all are counted
 KEPT_MOST = 10_000  # of these lines, for --json
@@ -105,7 +103,7 @@ def _asked(
     problems: _Problems,
 ) -> Record:  # fmt: skip
     """Ask the daemon; return the last record of what became of the files."""
-    with Connection(located.state_dir, CALL_S, located.owner) as connection, _understood():
+    with Connection(located.state_dir, CALL_S, located.owner) as connection, understood():
         for batch in batches(paths):
             connection.send(command, TURN_S, paths=batch)
             for at, why in connection.receive(TURN_S)["wrong"]:
@@ -125,16 +123,6 @@ def _followed(record: Record, results: Sequence[str], problems: _Problems, show:
         problems.fail(str(path), str(why))
     show(sum(int(record[name]["bytes"]) for name in results))
     return bool(record["done"])
-
-
-@contextmanager
-def _understood() -> Iterator[None]:
-    """Raises NopfsError where an answer is not what this release expects."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        message = "the daemon's answer is not understood; it may be of another release"
-        raise NopfsError(Exit.INTERNAL, message) from error
 
 
 def warm_text(record: Record) -> str:
@@ -208,10 +196,10 @@ class _Problems:
         if len(where) < KEPT_MOST:
             where.append((path, why))
         if self._told < TOLD_MOST and not self._quiet:
-            say(PROGRAM, f"{path}: {why}")
+            say(NOPFS, f"{path}: {why}")
         self._told += 1
 
     def summarise(self) -> None:
         """Say how many there were that no line was printed for."""
         if self._told > TOLD_MOST and not self._quiet:
-            say(PROGRAM, f"{self._told - TOLD_MOST:,} more such files; --json lists them")
+            say(NOPFS, f"{self._told - TOLD_MOST:,} more such files; --json lists them")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import threading
 from contextlib import ExitStack
 
 from nopfsfs.cli.error_exit import Commands, add_command
+from nopfsfs.cli.settings import need_package
 from nopfsfs.control.find_mount import locate_living
-from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.errors import Exit
 
 DEFAULT_LISTEN = "127.0.0.1:9814"
 
@@ -39,7 +39,7 @@ def add_exporter(commands: Commands) -> None:
 
 def metrics(options: argparse.Namespace) -> int:
     """Print the metrics of one mount; return the exit code. Raises NopfsError."""
-    _need_client("metrics")
+    need_package("nopfs metrics", "prometheus-client", "metrics")
     from nopfsfs.monitor.openmetrics import openmetrics_text
     from nopfsfs.monitor.scrape import MountAnswer
 
@@ -50,7 +50,7 @@ def metrics(options: argparse.Namespace) -> int:
 
 def exporter(options: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code. Raises NopfsError."""
-    _need_client("exporter")
+    need_package("nopfs exporter", "prometheus-client", "metrics")
     from nopfsfs.monitor import metrics_server
     from nopfsfs.monitor.openmetrics import registry_of
     from nopfsfs.monitor.scrape import Scraper
@@ -75,10 +75,3 @@ def exporter(options: argparse.Namespace) -> int:
             print(f"serving at http://{address[0] or '*'}:{port}/metrics", flush=True)
         ended.wait()
     return Exit.OK
-
-
-def _need_client(command: str) -> None:
-    """Raises NopfsError where prometheus-client is not installed."""
-    if importlib.util.find_spec("prometheus_client") is None:
-        message = f"nopfs {command} needs prometheus-client; install it: pip install 'nopfsfs[metrics]'"
-        raise NopfsError(Exit.USAGE, message)

@@ -19,10 +19,10 @@ from nopfsfs.cli.option_values import long_option, parse_path
 from nopfsfs.cli.settings import Layer, parsed, put, read_config, read_options, usage
 from nopfsfs.config import MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import read_mounts
+from nopfsfs.fuse.mount_table import real_path
 from nopfsfs.system.launcher import job_nodes, resolve_worlds
 from nopfsfs.system.mpi_start import Launched, filled_in, resolve
-from nopfsfs.system.state_dirs import default_index_dir, default_run_dir, real_mountpoint
+from nopfsfs.system.state_dirs import default_index_dir, default_run_dir
 
 _EPILOG = """\
 examples:
@@ -40,7 +40,6 @@ class MountCall:
     """The parsed command line of `nopfs-mount`."""
 
     config: MountConfig
-    debug: bool = False
     check_only: bool = False  # mount(8)'s -f: do all but mount
     warning: str = ""  # one line, or nothing
 
@@ -117,7 +116,7 @@ def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str
         raise usage(f"{origin}: the page cache cannot take more than the memory of ram; write a smaller size")
     peers, warning = resolve(values.pop("peers", "auto"), env)
     config = _build(words, values, flags, env, uid, peers)
-    return MountCall(config, bool(words.get("debug")), check_only, warning)
+    return MountCall(config, check_only, warning)
 
 
 def _text(value: object) -> str:
@@ -181,8 +180,7 @@ def _plans(values: dict[str, Any], worlds: tuple[World, ...]) -> tuple[PlanSpec,
 def _mountpoint(text: str) -> str:
     if not text:
         raise usage("MOUNTPOINT: the path is empty")
-    fuse = {mount.mountpoint for mount in read_mounts() if mount.is_fuse}
-    return real_mountpoint(text, fuse.__contains__)
+    return real_path(text)
 
 
 def find_user(name: str) -> tuple[int, int, tuple[int, ...]]:

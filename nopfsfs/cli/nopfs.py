@@ -7,8 +7,6 @@ names its handler.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,23 +18,21 @@ from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.cache import add_cache
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.doctor import add_doctor
-from nopfsfs.cli.error_exit import Commands, Parser, add_command, printable, run
+from nopfsfs.cli.error_exit import NOPFS, Commands, Parser, add_command, run
 from nopfsfs.cli.file_copies import add_check, add_drop, add_warm
 from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.policy import add_policy
 from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.report import add_report
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.settings import need_package
 from nopfsfs.cli.simulate_options import add_simulate, parse
 from nopfsfs.cli.stats import add_stats, add_top
-from nopfsfs.cli.status_text import in_words, status_text
+from nopfsfs.cli.status_text import print_record, status_text
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
-
-PROGRAM = "nopfs"
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -52,19 +48,16 @@ def status(options: argparse.Namespace) -> int:
     """Print the status of one mount; return the exit code."""
     located = locate_living(options.mountpoint, os.environ)
     record = located.call("status")
-    if options.json:
-        print(json.dumps(record, indent=2), flush=True)
-    else:
-        text = in_words(lambda: status_text(record, located.mount.source, located.path))
-        print(printable(text), flush=True)
+    text = partial(status_text, record, located.mount.source, located.path)
+    print_record(record, text, as_json=options.json)
     return Exit.OK
 
 
 def simulate(options: argparse.Namespace) -> int:
     """Simulate; return the exit code. Raises NopfsError."""
     request = parse(vars(options))
-    if request.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise usage("--plot: needs matplotlib; install it: pip install 'nopfsfs[plot]'")
+    if request.plot is not None:
+        need_package("--plot:", "matplotlib", "plot")
     from nopfsfs.cli.simulate import run as carry_out  # with numpy: bad options need none of it
 
     return carry_out(request)
@@ -97,7 +90,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
 
 def nopfs_parser() -> Parser:
     """Return the parser of the command line."""
-    parser = Parser(prog=PROGRAM, description="Look at nopfs mounts.", allow_abbrev=False)
+    parser = Parser(prog=NOPFS, description="Look at nopfs mounts.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"nopfsfs {__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
@@ -119,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         handler: Handler = options.handler
         return handler(options)
 
-    return run(PROGRAM, body, debug="--debug" in words)
+    return run(NOPFS, body, debug="--debug" in words)
 
 
 if __name__ == "__main__":

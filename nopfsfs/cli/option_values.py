@@ -136,6 +136,18 @@ def parse_recheck(text: str) -> float:
     return seconds
 
 
+def time_from(least: str, most: str) -> Callable[[str], float]:
+    """Return a parser of times of that range, whose bounds are written as in `parse_duration`."""
+
+    def parse(text: str) -> float:
+        seconds = parse_duration(text)
+        if not parse_duration(least) <= seconds <= parse_duration(most):
+            raise ValueError(f"{text!r} is not from {least} to {most}")
+        return seconds
+
+    return parse
+
+
 def whole(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers of that range."""
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nopfsfs.cli.error_exit import Commands, printable
-from nopfsfs.cli.option_values import long_option
-from nopfsfs.cli.settings import usage
-from nopfsfs.cli.status_text import in_words
+from nopfsfs.cli.error_exit import Commands
+from nopfsfs.cli.option_values import long_option, whole
+from nopfsfs.cli.settings import parsed, usage
+from nopfsfs.cli.status_text import print_record
 from nopfsfs.control.client import Refused
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
@@ -101,23 +100,20 @@ def _register(mountpoint: str, path: str) -> int:
 
 
 def _show(said: Mapping[str, Any]) -> int:
-    count = _count("--next", said["next"]) if "next" in said else 0
+    count = _count(said["next"]) if "next" in said else 0
     located = locate_living(said["path"], os.environ)
     try:
         record = located.call("plan", _SHOW_S, next=count)
     except Refused as error:
         raise usage(f"--next: {error.reason}") from error
-    if said.get("json"):
-        print(json.dumps(record, indent=2), flush=True)
-    else:
-        print(printable(in_words(lambda: plan_text(record, located.path))), flush=True)
+    print_record(record, lambda: plan_text(record, located.path), as_json="json" in said)
     return Exit.OK
 
 
-def _count(origin: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
-        raise usage(f"{origin}: {text!r} is not a whole number")
-    return int(text)
+def _count(text: str) -> int:
+    from nopfsfs.registration.plan_tables import NEXT_MOST  # with all samplers
+
+    return parsed(whole(0, NEXT_MOST), text, "--next")
 
 
 def plan_text(record: Record, mountpoint: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from nopfsfs.cli.error_exit import Commands, printable
-from nopfsfs.cli.status_text import in_words
+from nopfsfs.cli.status_text import print_record
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
 from nopfsfs.policy.site_rules import parse_rules
@@ -37,10 +36,7 @@ def policy(options: argparse.Namespace) -> int:
         print(printable(f"{options.path}: rules: {len(rules.rules)}; without any: {rules.limits_of_nobody().text()}"))
         return Exit.OK
     record = locate_living(options.path, os.environ).call("tune").get("policy") or {}
-    if options.json:
-        print(json.dumps(record, indent=2), flush=True)
-    else:
-        print(printable(in_words(lambda: policy_text(record))), flush=True)
+    print_record(record, lambda: policy_text(record), as_json=options.json)
     return Exit.OK
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 import time
 
 from nopfsfs.cli.error_exit import Commands
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.settings import need_package, output_file, usage
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mount_table import read_mounts
-from nopfsfs.system.atomic_file import whole_file
-from nopfsfs.system.state_dirs import real_mountpoint
+from nopfsfs.fuse.mount_table import find_mount, real_path
 
 STDOUT = "-"
 
@@ -33,14 +30,13 @@ def add_report(commands: Commands) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write the page; return the exit code. Raises NopfsError; then nothing is written."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise usage("nopfs report needs matplotlib; install it: pip install 'nopfsfs[plot]'")
+    need_package("nopfs report", "matplotlib", "plot")
     if options.output == STDOUT and sys.stdout.isatty():
         raise usage("--output: a page is nothing for a terminal; name a file, or redirect the output")
     from nopfsfs.monitor import run_record  # with numpy
 
-    fuse = {mount.mountpoint for mount in read_mounts() if mount.is_fuse}
-    if real_mountpoint(options.run, fuse.__contains__) in fuse:
+    mount = find_mount(real_path(options.run))
+    if mount is not None and mount.is_fuse:
         run = run_record.ask_mount(locate_living(options.run, os.environ))
     else:
         run = run_record.read_report(options.run)
@@ -51,9 +47,6 @@ def report(options: argparse.Namespace) -> int:
         sys.stdout.buffer.write(text)
         sys.stdout.flush()
         return Exit.OK
-    try:
-        with whole_file(options.output, 0o644) as file:
-            file.write(text)
-    except OSError as error:
-        raise usage(f"--output: {options.output} cannot be written: {error.strerror}") from error
+    with output_file(options.output, "--output") as file:
+        file.write(text)
     return Exit.OK

@@ -6,6 +6,7 @@ replaces that of a lower one, the disks included.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,12 @@ T = TypeVar("T")
 def usage(message: str) -> NopfsError:
     """Return the error for a wrong option."""
     return NopfsError(Exit.USAGE, message)
+
+
+def need_package(who: str, package: str, extra: str, instead: str = "") -> None:
+    """Raises NopfsError where a package of an extra of nopfsfs is not installed."""
+    if importlib.util.find_spec(package.replace("-", "_")) is None:
+        raise usage(f"{who} needs {package}; install it: pip install 'nopfsfs[{extra}]'{instead}")
 
 
 def parsed(parse: Callable[[str], T], text: str, origin: str) -> T:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nopfsfs.cli.dry_run import open_index
-from nopfsfs.cli.error_exit import say
+from nopfsfs.cli.error_exit import NOPFS, say
 from nopfsfs.cli.mount import progress_bar
 from nopfsfs.cli.settings import output_file, parsed, usage
 from nopfsfs.cli.simulate_options import SimulationRequest
@@ -30,7 +30,6 @@ from nopfsfs.sim.sweep import Point, cheapest, clusters, sweep
 from nopfsfs.system.state_dirs import calibration_path, default_index_dir, trusted_users
 from nopfsfs.text.toml_table import ForeignFile
 
-PROGRAM = "nopfs"
 PLAN_S = 30.0  # the answer may wait for a computation
 SWEPT = ("homes",)  # the policy of a sweep over capacities without --policy
 SWEPT_AS_THESIS = ("nopfs",)
@@ -65,7 +64,7 @@ def run(asked: SimulationRequest) -> int:
     setup = _setup(asked)
     if asked.json:
         for note in setup.notes:
-            say(PROGRAM, note)
+            say(NOPFS, note)
     if asked.sweeps:
         _sweep(asked, setup)
     else:

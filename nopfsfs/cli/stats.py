@@ -4,7 +4,6 @@ mounts do, on a screen that follows them."""
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import os
 import sys
@@ -12,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from nopfsfs.cli.error_exit import Commands, add_command
-from nopfsfs.cli.settings import parsed, usage
-from nopfsfs.control.client import Record
+from nopfsfs.cli.option_values import time_from, whole
+from nopfsfs.cli.settings import need_package, parsed, usage
+from nopfsfs.control.client import Record, understood
 from nopfsfs.control.find_mount import locate, locate_living
-from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.text.units import parse_duration
+from nopfsfs.errors import Exit
 
-LEAST_S, MOST_S = 0.1, 3600.0  # of --interval: the mount counts what is opened some 25 times a second
+INTERVALS = ("100ms", "1h")  # the least and the most: the mount counts what is opened some 25 times a second
+LINES_MOST = 10**9
 LINES = 20  # after which a terminal gets the heading again
 
 
@@ -35,7 +35,8 @@ def add_stats(commands: Commands) -> None:
 
 def stats(options: argparse.Namespace) -> int:
     """Print lines for one mount; return the exit code. Raises NopfsError: also when the mount ends meanwhile."""
-    interval_s, count = _interval(options.interval), _count(options.count)
+    interval_s = parsed(time_from(*INTERVALS), options.interval, "--interval")
+    count = None if options.count is None else parsed(whole(1, LINES_MOST), options.count, "--count")
     from nopfsfs.monitor import stats_lines  # with numpy: bad options need none of it
 
     before = _figures(options.mountpoint)
@@ -48,12 +49,9 @@ def stats(options: argparse.Namespace) -> int:
         due = max(due + interval_s, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
         after = _figures(options.mountpoint)
-        try:
+        with understood():
             line = stats_lines.stats_line(before, after)
             shown = stats_lines.csv(line, float(after["time"])) if options.csv else stats_lines.text(line)
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            message = "the daemon's figures are not understood; it may be of another release"
-            raise NopfsError(Exit.INTERNAL, message) from error
         print(shown, flush=True)
         before = after
     return Exit.OK
@@ -61,21 +59,6 @@ def stats(options: argparse.Namespace) -> int:
 
 def _figures(mountpoint: str) -> Record:
     return locate_living(mountpoint, os.environ).call("metrics")
-
-
-def _interval(text: str) -> float:
-    seconds = parsed(parse_duration, text, "--interval")
-    if not LEAST_S <= seconds <= MOST_S:
-        raise NopfsError(Exit.USAGE, f"--interval: {text} is not from {LEAST_S:g} s to {MOST_S:g} s")
-    return seconds
-
-
-def _count(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or not 0 < len(text) <= 9 or int(text) == 0:
-        raise NopfsError(Exit.USAGE, f"--count: {text!r} is no number of lines")
-    return int(text)
 
 
 def add_top(commands: Commands) -> None:
@@ -91,9 +74,8 @@ def add_top(commands: Commands) -> None:
 
 def top(options: argparse.Namespace) -> int:
     """Show the mounts until a key ends it; return the exit code. Raises NopfsError."""
-    if importlib.util.find_spec("textual") is None:
-        other = f"nopfs stats {' '.join(options.mountpoints[:1]) or 'MOUNTPOINT'}"
-        raise usage(f"nopfs top needs textual; install it: pip install 'nopfsfs[top]'; or use {other}")
+    other = f"nopfs stats {' '.join(options.mountpoints[:1]) or 'MOUNTPOINT'}"
+    need_package("nopfs top", "textual", "top", f"; or use {other}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise usage("nopfs top needs a terminal; nopfs stats prints lines")
     find = _those(options.mountpoints) if options.mountpoints else _all

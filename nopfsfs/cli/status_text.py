@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nopfsfs.text.printable import printable
 from nopfsfs.text.units import format_duration, format_rate, format_size
 
 PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "peers", "source": "source"}
@@ -21,6 +23,11 @@ def in_words(text: Callable[[], str]) -> str:
         return text()
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
         return "the daemon's record is not understood; it may be of another release: nopfs status --json shows it"
+
+
+def print_record(record: Record, text: Callable[[], str], *, as_json: bool) -> None:
+    """Print a record as JSON, or else what `text` makes of it."""
+    print(json.dumps(record, indent=2) if as_json else printable(in_words(text)), flush=True)
 
 
 def final_table(record: Record) -> str:

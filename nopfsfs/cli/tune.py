@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from nopfsfs.cli.error_exit import Parser, printable
+from nopfsfs.cli.error_exit import Parser
 from nopfsfs.cli.option_values import parse_bandwidth, parse_weight, whole_or
 from nopfsfs.cli.settings import parsed, usage
-from nopfsfs.cli.status_text import in_words, tuning_text
+from nopfsfs.cli.status_text import print_record, tuning_text
 from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
@@ -64,10 +63,7 @@ def tune(options: argparse.Namespace) -> int:
         request["weight"] = said if said == "none" else parsed(parse_weight, said, "--weight")
     located = locate_living(options.mountpoint, os.environ)
     record = located.call("tune", **request)
-    if options.json:
-        print(json.dumps(record, indent=2), flush=True)
-    else:
-        print(printable(in_words(lambda: tune_text(record))), flush=True)
+    print_record(record, lambda: tune_text(record), as_json=options.json)
     return Exit.OK
 
 

@@ -111,7 +111,7 @@ def test_not_a_mount(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["/m", "--seed", "3"], "--seed: goes with --dry-run SOURCE"),
         (["/m", "--dry-run", "--next", "3"], "--next: is for a mount"),
         (["/m", "--register", "x", "--forget"], "--forget: goes without --register"),
-        (["/m", "--next", "x"], "--next: 'x' is not a whole number"),
+        (["/m", "--next", "x"], "--next: 'x' is not a whole number from 0 to 100000"),
     ],
 )
 def test_words_that_do_not_go_together(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,9 @@ def test_an_order_written_is_an_order_read(source: Path, tmp_path: Path, dry: Ru
         ([], "--sampler: name it, or a plan file"),
         (["--sampler", "magic"], "--sampler: unknown sampler 'magic'"),
         (["--sampler", "distributed"], "seed: distributed has one"),
-        (["--sampler", "distributed", "--seed", "x"], "--seed: 'x' is not a whole number"),
+        (["--sampler", "distributed", "--seed", "x"], "--seed: 'x' is not a seed"),
+        (["--sampler", "distributed", "--epoch", "-1"], "--epoch: '-1' is not a whole number from 0"),
+        (["--sampler", "sequential", "--head", "-3"], "--head: '-3' is not a whole number from 0"),
         (["--sampler", "distributed", "--seed", "1", "--ranks", "3"], "world_size: how many ranks"),
         (["--sampler", "distributed", "--seed", "1", "--ranks", "3", "--world-size", "2"], "--ranks: 3 outside"),
         (["--sampler", "distributed", "--seed", "1", "--sampler-option", "x=1"], "--sampler-option x: distributed has"),

@@ -54,7 +54,7 @@ def test_to_standard_output(record: Path) -> None:
         (["{dir}/pipe", "--output", "{page}"], "is neither a nopfs mount nor a report of nopfs-umount --report"),
         (["{dir}/foreign", "--output", "{page}"], "is no report that this release of nopfs understands (no plan)"),
         (["{dir}/half", "--output", "{page}"], "is damaged, or no report: it is not JSON"),
-        (["{record}", "--output", "{dir}/none/run.html"], "cannot be written: No such file or directory"),
+        (["{record}", "--output", "{dir}/none/run.html"], "none/run.html: No such file or directory"),
     ],
 )
 def test_what_is_refused(words: list[str], said: str, record: Path, tmp_path: Path, capsys: Output) -> None:

@@ -293,7 +293,7 @@ def test_stats(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
         done = run([*words, str(m.path), "--count", "2", "--interval", "100ms"])
         assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 3, "")
         for flags, said in (
-            (("--interval", "0"), "is not from 0.1 s"), (("--count", "0"), "is no number of lines"),
+            (("--interval", "0"), "is not from 100ms"), (("--count", "0"), "is not a whole number from 1"),
             (("--interval", "x"), "is not a time"),
         ):  # fmt: skip
             done = run([*words, str(m.path), *flags])
