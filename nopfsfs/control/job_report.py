@@ -40,9 +40,9 @@ def write_job_report(path: str, uid: int | None, record: Mapping[str, Any], limi
         return _run(path, uid, text, limit_s)
 
 
-def why_not_written(path: str, uid: int | None, limit_s: float = WRITE_S) -> str | None:
+def why_not_written(path: str, uid: int | None) -> str | None:
     """Return None where user `uid` (None: this user) may make a file at `path`; else why not."""
-    return _run(path, uid, -1, limit_s)
+    return _run(path, uid, -1, WRITE_S)
 
 
 def _run(path: str, uid: int | None, fd: int, limit_s: float) -> str | None:

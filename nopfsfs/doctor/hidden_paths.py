@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 # Parts without names of anybody's files.
@@ -30,9 +30,9 @@ _HASHED = re.compile(r"(/?#[0-9a-f]{8})+")
 class PathHider:
     """Replaces each name of a path by `#` and eight hexadecimal digits."""
 
-    def __init__(self, parts: Mapping[str, Any], key: bytes | None = None) -> None:
+    def __init__(self, parts: Mapping[str, Any]) -> None:
         """`parts`: what was collected. Paths that it states are replaced wherever they stand."""
-        self._key = secrets.token_bytes(16) if key is None else key
+        self._key = secrets.token_bytes(16)
         known = {path for name, part in parts.items() if name not in PLAIN_PARTS for path in _stated(part, name)}
         longest_first = sorted((path for path in known if path.strip("./")), key=len, reverse=True)
         self._known = re.compile("|".join(rf"(?<![\w/]){re.escape(path)}(?!\w)" for path in longest_first) or r"(?!)")
@@ -84,11 +84,8 @@ def _stated(value: Any, key: str) -> Iterator[str]:
         yield value
 
 
-def all_hidden(parts: Mapping[str, Any], report: str, key: bytes | None = None) -> tuple[dict[str, Any], str]:
+def all_hidden(parts: Mapping[str, Any], report: str) -> tuple[dict[str, Any], str]:
     """Return the parts and the report with paths hidden."""
-    hider = PathHider(parts, key)
-    return {name: hider.hidden(name, part) for name, part in parts.items()}, "\n".join(map(hider.text, _lines(report)))
-
-
-def _lines(text: str) -> Iterable[str]:
-    return text.split("\n")
+    hider = PathHider(parts)
+    lines = map(hider.text, report.split("\n"))
+    return {name: hider.hidden(name, part) for name, part in parts.items()}, "\n".join(lines)

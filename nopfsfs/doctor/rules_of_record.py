@@ -31,25 +31,19 @@ def a_part_is_off(facts: Facts) -> Finding | None:
 
 
 def disks_are_bypassed(facts: Facts) -> Finding | None:
-    count = int(facts.number("status", "stager", "disks_bypassed"))
-    if not count:
-        return None
-    return Finding(
-        Weight.DEGRADED,
-        f"{count:,} disk tiers do not answer in time, and are passed by for a while.",
+    return _counted(
+        facts, ("stager", "disks_bypassed"), Weight.DEGRADED,
+        "{:,} disk tiers do not answer in time, and are passed by for a while.",
         "Look at these disks: another program may keep them busy, or they fail.",
-    )
+    )  # fmt: skip
 
 
 def copies_on_disk_rot(facts: Facts) -> Finding | None:
-    count = int(facts.number("status", "stager", "corrupt_copies"))
-    if not count:
-        return None
-    return Finding(
-        Weight.DEGRADED,
-        f"{count:,} copies in a disk tier had wrong bytes. Readers got right ones, from the source.",
+    return _counted(
+        facts, ("stager", "corrupt_copies"), Weight.DEGRADED,
+        "{:,} copies in a disk tier had wrong bytes. Readers got right ones, from the source.",
         "Check that disk and its cables (smartctl, dmesg); replace it if it goes on.",
-    )
+    )  # fmt: skip
 
 
 def plan_does_not_match(facts: Facts) -> Finding | None:
@@ -142,14 +136,11 @@ def source_gives_errors(facts: Facts) -> Finding | None:
 
 
 def files_change(facts: Facts) -> Finding | None:
-    count = int(facts.number("status", "stager", "changed_files"))
-    if not count:
-        return None
-    return Finding(
-        Weight.NOTE,
-        f"{count:,} files of the source changed while the mount had them. Open files of an old version give ESTALE.",
+    return _counted(
+        facts, ("stager", "changed_files"), Weight.NOTE,
+        "{:,} files of the source changed while the mount had them. Open files of an old version give ESTALE.",
         "Find out who writes there while the job reads.",
-    )
+    )  # fmt: skip
 
 
 def clock_is_not_disciplined(facts: Facts) -> Finding | None:
@@ -183,14 +174,11 @@ def source_is_the_bottleneck(facts: Facts) -> Finding | None:
 
 
 def events_were_lost(facts: Facts) -> Finding | None:
-    count = int(facts.number("status", "opens", "unobserved"))
-    if not count:
-        return None
-    return Finding(
-        Weight.NOTE,
-        f"The supervisor missed {count:,} opens: it had too little of a processor.",
+    return _counted(
+        facts, ("opens", "unobserved"), Weight.NOTE,
+        "The supervisor missed {:,} opens: it had too little of a processor.",
         "Leave a processor to the mount beside the job.",
-    )
+    )  # fmt: skip
 
 
 def peers_are_lost(facts: Facts) -> Finding | None:
@@ -264,6 +252,12 @@ def policy_file_is_refused(facts: Facts) -> Finding | None:
         f"Rules of the site are refused, so that the last good ones, or none, are in force: {'; '.join(found)}.",
         "Tell the administrators of the site; nopfs policy check FILE says whether a file is right.",
     )
+
+
+def _counted(facts: Facts, key: tuple[str, str], weight: Weight, what: str, todo: str) -> Finding | None:
+    """A finding where a count of the status is not 0. The count stands in `what`."""
+    count = int(facts.number("status", *key))
+    return Finding(weight, what.format(count), todo) if count else None
 
 
 def _explanation(facts: Facts) -> str:

@@ -149,19 +149,28 @@ def _drawn(key: str, title: str, epochs: Sequence[EpochRecord], found: Curves, p
     above = [_LEGEND * one.keyed + (_GAP if number else _TOP) for number, one in enumerate(panels)]
     height = sum(one.tall for one in panels) + sum(above) + _BOTTOM
     with mpl.rc_context(_FORMAT):
-        figure = Figure(figsize=(_WIDTH, height))
-        FigureCanvasSVG(figure)
+        figure = _figure(height)
         top = height
         for number, (one, room) in enumerate(zip(panels, above, strict=True)):
             top -= room + one.tall
-            width = (_WIDTH - _LEFT - _RIGHT) / _WIDTH
-            axes = figure.add_axes((_LEFT / _WIDTH, top / height, width, one.tall / height))
+            axes = _placed(figure, top / height, one.tall / height)
             _bands(axes, epochs, found, named=number == 0)
             one.draw(axes)
             if one.keyed:
                 _legend(axes, 0.0 if number else _TOP / one.tall)
             _time(axes, found.span, labelled=number == len(panels) - 1)
         return _inline(figure, key, title)
+
+
+def _figure(height: float) -> Figure:
+    figure = Figure(figsize=(_WIDTH, height))
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def _placed(figure: Figure, bottom: float, tall: float) -> Axes:
+    """Axes as wide as all; `bottom`, `tall`: parts of the figure's height."""
+    return figure.add_axes((_LEFT / _WIDTH, bottom, (_WIDTH - _LEFT - _RIGHT) / _WIDTH, tall))
 
 
 def _bands(axes: Axes, epochs: Sequence[EpochRecord], found: Curves, *, named: bool) -> None:
@@ -329,10 +338,8 @@ def epoch_waits(epochs: Sequence[EpochRecord]) -> str | None:
         return None
     height = 1.5 + _LEGEND + 0.05 + _BOTTOM + 0.15
     with mpl.rc_context(_FORMAT):
-        figure = Figure(figsize=(_WIDTH, height))
-        FigureCanvasSVG(figure)
-        place = (_LEFT / _WIDTH, (_BOTTOM + 0.15) / height, (_WIDTH - _LEFT - _RIGHT) / _WIDTH, 1.5 / height)
-        axes = figure.add_axes(place)
+        figure = _figure(height)
+        axes = _placed(figure, (_BOTTOM + 0.15) / height, 1.5 / height)
         at = [number for number, _ in waited]
         median, p99, most = (
             np.array([max(getattr(one, f"wait_{name}_seconds") or _LEAST_S, _LEAST_S) for _, one in waited])

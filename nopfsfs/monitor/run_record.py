@@ -58,15 +58,14 @@ class SourceBounds:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run. `seconds`: how long the supervisor has run. `explained`: how the plan was found, in a few sentences, ""
-    where that is not known. `epochs`: oldest first. `histories`: by step, finest first, each with rows. `budget`: bytes
-    by tier. `drains`: when the tuner held back, seconds since 1970, as far as that is known. `bounds`: on the reads of
-    the source. `live`: the mount is there."""
+    """A run. `explained`: how the plan was found, in a few sentences, "" where that is not known. `epochs`: oldest
+    first. `histories`: by step, finest first, each with rows. `budget`: bytes by tier. `drains`: when the tuner held
+    back, seconds since 1970, as far as that is known. `bounds`: on the reads of the source. `live`: the mount is
+    there."""
 
     mountpoint: str
     source: str
     live: bool
-    seconds: float
     plan: Mapping[str, Any]
     explained: str
     epochs: tuple[EpochRecord, ...]
@@ -146,7 +145,6 @@ def checked(
         mountpoint=_text(record["mountpoint"]),
         source=_text(record["source"]),
         live=live,
-        seconds=_number(record["seconds"]),
         plan=plan,
         explained=text if isinstance(text, str) else "",
         epochs=tuple(_epoch(one) for one in record["epochs"]),

@@ -80,11 +80,9 @@ class WatchedMount:
         """Begin."""
         self._thread.start()
 
-    def stop(self, wait_s: float = 0.0) -> None:
+    def stop(self) -> None:
         """End: the thread does so by itself, at the latest when its answer is due."""
         self._stopped.set()
-        if wait_s and self._thread.is_alive():
-            self._thread.join(wait_s)
 
     def _run(self) -> None:
         due = time.monotonic()

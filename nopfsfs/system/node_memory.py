@@ -36,7 +36,7 @@ def measure(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), promised: Promised = NOTHING_PROMISED
 ) -> Memory:
     """Measure the memory of this process's node and cgroup now. Limits that cannot be read do not count."""
-    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    fields = _meminfo(proc)
     total = int(fields["MemTotal"].split()[0]) * 1024
     available = max(0, int(fields["MemAvailable"].split()[0]) * 1024 - promised.node)
     for limit, used, reclaimable in _cgroup_limits(proc, cgroups):
@@ -45,10 +45,10 @@ def measure(
     return Memory(total, available)
 
 
-def of_node(proc: Path = Path("/proc")) -> int | None:
+def of_node() -> int | None:
     """The memory of the machine, however much of it this process may use; None where that cannot be read."""
     with suppress(OSError, ValueError, KeyError):
-        fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+        fields = _meminfo(Path("/proc"))
         return int(fields["MemTotal"].split()[0]) * 1024
     return None
 
@@ -68,6 +68,10 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def _meminfo(proc: Path) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
 
 
 def _cgroup_limits(proc: Path, cgroups: Path) -> list[tuple[int, int, int]]:

@@ -84,13 +84,13 @@ def _parts(path: str) -> list[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def open_for_append(path: str, mode: int = 0o644) -> int:
+def open_for_append(path: str) -> int:
     """Return a descriptor of a regular file or a character device at `path`, made where nothing is, to be appended to.
 
     Raises OSError; EPERM where what is there has further names, or is another user's who does not own the directory."""
     with trusted_parent(path) as (directory, name):
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        fd = os.open(name, flags, mode, dir_fd=directory)
+        fd = os.open(name, flags, 0o644, dir_fd=directory)
         above = os.fstat(directory).st_uid
     with closed_on_error(fd):
         found = os.fstat(fd)
