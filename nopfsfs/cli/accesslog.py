@@ -89,5 +89,3 @@ def _print(record: OpensRecord, *, sample: bool, as_json: bool) -> None:
     lines = json_lines(record) if as_json else (printable(line) for line in text_lines(record, sample))
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
-
-
