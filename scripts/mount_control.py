@@ -37,7 +37,7 @@ class MountControl:
         log2_ns = tuple(_sum_log2_ns(*pair) for pair in zip(ended, record["mean_seconds"], strict=True))
         return SourceSample(
             time.monotonic(), time.time(), ended, log2_ns, ended, log2_ns, record["under_way_seconds"],
-            record["waited_seconds"], record["under_way"], record["demands"], record["errors"],
+            record["waited_seconds"], record["under_way"], record["errors"],
             disciplined=record["disciplined"],
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import changing_source
 import numpy as np
 
 from nopfsfs.sim.tuning import trials
@@ -51,9 +52,9 @@ ALONE = (
     Column("p99", trials.alone, "small", "p99"),
     Column("smooth: share", trials.alone, "smooth", "share", least=0.75),
     Column("p99", trials.alone, "smooth", "p99"),
-    Column("wide, a third of the bandwidth for 40 s: regret", trials.step, "wide", "regret", most=0.10),
-    Column("wide, requests 3 x longer: share later", trials.slower, "wide", "share later", least=0.85),
-    Column("wide, beside 200 reads of others: share", trials.beside, "wide", "share"),
+    Column("wide, a third of the bandwidth for 40 s: regret", changing_source.step, "wide", "regret", most=0.10),
+    Column("wide, requests 3 x longer: share later", changing_source.slower, "wide", "share later", least=0.85),
+    Column("wide, beside 200 reads of others: share", changing_source.beside, "wide", "share"),
 )
 COMPANY = tuple(
     Column(f"{source}: {figure}", trials.company, source, figure, **bar)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-SIZE_CLASSES = 7  # up to 4 KiB x 4^k for k = 0..6; the last class has no upper end
 TICK_SECONDS = 0.125  # the longest time between two calls of `step`
 
 
@@ -32,11 +31,11 @@ class SourceSample:
 
     now: seconds of a clock that only runs forward.
     clock: seconds of the wall clock, the same on all nodes.
-    ended: requests that ended well, by size class, `SIZE_CLASSES` of them.
+    ended: requests that ended well, by size class, `columns.SIZE_CLASSES` of them.
     log2_ns: by size class, the sum of the base-2 logarithms of their durations in nanoseconds.
     under_way_seconds: the integral of the requests under way, demands included.
     waited_seconds: the time in which some prefetch waited for a slot.
-    under_way, demands: requests under way now, and how many of them a reader waits for.
+    under_way: requests under way now.
     young_ended, young_log2_ns: the same two sums, of requests that also began since the last `LimitDecision.mark`.
     errors: requests that failed.
     lead: seconds of reading that are staged ahead of the reader; None without a plan.
@@ -52,7 +51,6 @@ class SourceSample:
     under_way_seconds: float
     waited_seconds: float
     under_way: int
-    demands: int = 0
     errors: int = 0
     lead: float | None = None
     disciplined: bool = True

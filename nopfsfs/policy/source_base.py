@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES
+from nopfsfs.protocol.columns import SIZE_CLASSES
 
 EVIDENCE_MOST = 120.0  # requests; what was found earlier counts for no more, so that a base follows its source
 # Another source, or another state of it: so many standard errors of a drain's mean, if the logarithm of a duration

@@ -14,8 +14,8 @@ from typing import Any
 import trio
 
 from nopfsfs.config import MountConfig
-from nopfsfs.policy.limit_policy import SIZE_CLASSES
 from nopfsfs.policy.source_base import KNEE_READINGS, SourceMemory
+from nopfsfs.protocol.columns import SIZE_CLASSES
 from nopfsfs.supervisor.last_job import path_of
 from nopfsfs.system.kept_file import KeptFile
 from nopfsfs.system.outages import SHORTAGE

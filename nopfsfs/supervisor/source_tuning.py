@@ -209,7 +209,7 @@ class SourceTuning:
         return SourceSample(
             now - self._idle, self._clocks.wall(), sums.ended, sums.log2_ns, sums.young_ended, sums.young_log2_ns,
             metrics[Metric.UNDER_WAY_NS] / 1e9, metrics[Metric.SLOTS_WAITED_NS] / 1e9, metrics[Metric.UNDER_WAY],
-            metrics[Metric.DEMANDS_UNDER_WAY], metrics[Metric.SOURCE_ERRORS], self._lead_now, self._disciplined,
+            metrics[Metric.SOURCE_ERRORS], self._lead_now, self._disciplined,
         )  # fmt: skip
 
     async def _send(self, limit: int, *, mark: bool = False) -> None:
@@ -308,7 +308,7 @@ class SourceTuning:
     def counted(self) -> dict[str, Any]:
         """The part `tuner` of the figures of a mount; seconds."""
         tuner = self._tuner if self.fixed is None else None
-        base = tuner.memory.log2_ns if tuner is not None and tuner.memory is not None else ()
+        base = tuner.memory.log2_ns if tuner is not None else ()
         return {
             **self.figures._asdict(),
             "under_way": self._metrics[Metric.UNDER_WAY],
@@ -349,7 +349,7 @@ class SourceTuning:
             "aim": round(tuner.aim, 3) if tuner is not None else None,
             "base_seconds": [_seconds(one) for one in memory.log2_ns] if memory is not None else None,
             "evidence": list(memory.evidence) if memory is not None else None,
-            "knee": tuner.base.knee if tuner is not None and memory is not None and memory.knees else None,
+            "knee": tuner.base.knee if tuner is not None and tuner.memory.knees else None,
             "lead_seconds": self._lead_now,
             "disciplined": self._disciplined,
             "decisions": list(self._decisions),
@@ -357,13 +357,13 @@ class SourceTuning:
         }
 
 
-def staged_lead(loop: EventLoop, lead: ReadingLead, now: Callable[[], float] = trio.current_time) -> float | None:
+def staged_lead(loop: EventLoop, lead: ReadingLead) -> float | None:
     """Seconds of reading that are staged ahead, while the plan has held for a while; else None."""
     follower = loop.follower
     if follower is None or not follower.steady:
         return None
     ahead = loop.policy.fetches.ahead_of(follower.position)
-    return lead.observe(now(), follower.generation, follower.position, ahead)
+    return lead.observe(trio.current_time(), follower.generation, follower.position, ahead)
 
 
 def _means(ended: tuple[int, ...], log2_ns: tuple[float, ...]) -> list[float | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES, LimitDecision, LimitPolicy, Reason, SourceSample
+from nopfsfs.policy.limit_policy import LimitDecision, LimitPolicy, Reason, SourceSample
+from nopfsfs.protocol.columns import SIZE_CLASSES
 
 FULL_MINUTE = 1_000_000 * 60.0
 

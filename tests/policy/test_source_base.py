@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES
 from nopfsfs.policy.source_base import EVIDENCE_MOST, KNEE_READINGS, Ended, SourceBase, SourceMemory, knee_of, together
+from nopfsfs.protocol.columns import SIZE_CLASSES
 from tests.examples import examples
 
 

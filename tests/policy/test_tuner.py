@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES, Reason, SourceSample
+from nopfsfs.policy.limit_policy import Reason, SourceSample
 from nopfsfs.policy.source_base import SourceMemory
 from nopfsfs.policy.tuner import SlowdownTuner
+from nopfsfs.protocol.columns import SIZE_CLASSES
 from tests.examples import examples
 from tests.policy.fed_policy import FULL_MINUTE, FedPolicy
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy import limit_policy
 from nopfsfs.protocol.columns import (
     BLOCKS,
     FIRST_SERVER,
@@ -86,7 +85,6 @@ def test_sums_that_are_being_changed_are_not_read_and_a_stager_that_died_then_le
     assert read_ended(metrics) is not None
 
 
-def test_stager_and_tuner_have_the_same_size_classes() -> None:
-    assert SIZE_CLASSES == limit_policy.SIZE_CLASSES
+def test_no_two_metrics_share_a_place() -> None:
     assert len({*Metric}) == len(Metric), "two metrics in one place"
     assert max(Metric) < METRICS

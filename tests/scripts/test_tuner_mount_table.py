@@ -16,7 +16,8 @@ from slow_source_load import Curve
 from tuned_mounts import OutsideTuner, Share
 from tuner_mount_table import OURS, WHO, Column
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES, LimitDecision, Reason, SourceSample
+from nopfsfs.policy.limit_policy import LimitDecision, Reason, SourceSample
+from nopfsfs.protocol.columns import SIZE_CLASSES
 from tests.waiting import wait_until
 
 ALONE, RATIO = Column("knee24", 1, least=0.85), Column("knee24", 2, is_ratio=True, most=1.3)

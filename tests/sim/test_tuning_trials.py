@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+import changing_source
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -48,14 +49,14 @@ def test_alone_a_mount_gets_most_of_what_the_source_can_give() -> None:
 
 
 def test_a_source_with_less_bandwidth_is_followed() -> None:
-    assert not short(of(ALONE, trials.step, "wide"), FEWEST)
+    assert not short(of(ALONE, changing_source.step, "wide"), FEWEST)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("trial", "source"),
-    [*((trials.alone, source) for source in SOURCES), (trials.step, "wide"), (trials.slower, "wide")],
+    [*((trials.alone, source) for source in SOURCES), (changing_source.step, "wide"), (changing_source.slower, "wide")],
 )
 def test_alone_in_many_runs(trial: object, source: str) -> None:
     assert not short(of(ALONE, trial, source), MANY)

@@ -54,8 +54,7 @@ class PrismaLimit(Windowed):
     it full. The fill varies little, so its deviation is below the threshold throughout.
     """
 
-    SLOTS, SLOTS_MOST, THREADS_MOST = 10, 60, 60
-    FULL, EMPTY = 80.0, 30.0
+    SLOTS, THREADS_MOST, FULL = 10, 60, 80.0
 
     def __init__(self) -> None:
         super().__init__(1.0, 0.1, 1.0, self.THREADS_MOST)

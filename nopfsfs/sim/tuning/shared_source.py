@@ -45,9 +45,9 @@ class ThroughputCurve:
         """The most requests a second, at whatever concurrency up to the tabulated."""
         return float(self.at(np.arange(1.0, _TABLE)).max())
 
-    def knee(self, share: float = 0.9) -> int:
-        """The least requests under way that bring this share of the best."""
-        return int(np.argmax(self.at(np.arange(1.0, _TABLE)) >= share * self.best)) + 1
+    def knee(self) -> int:
+        """The least requests under way that bring 90 % of the best."""
+        return int(np.argmax(self.at(np.arange(1.0, _TABLE)) >= 0.9 * self.best)) + 1
 
 
 @dataclass(frozen=True, slots=True)

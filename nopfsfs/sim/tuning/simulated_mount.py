@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES, LimitDecision, LimitPolicy, Reason, SourceSample
+from nopfsfs.policy.limit_policy import LimitDecision, LimitPolicy, Reason, SourceSample
+from nopfsfs.protocol.columns import SIZE_CLASSES
 from nopfsfs.sim.tuning.shared_source import Lane, SharedSource
 
 Number = TypeVar("Number", int, float)
@@ -24,7 +25,7 @@ class MountSpec:
     demands: demand reads a second, at random times.
     pace: requests a second that the reader consumes; infinite: it waits for each.
     room: requests that may be staged ahead of the reader.
-    clock_error: seconds that the wall clock is ahead. disciplined: the mount takes its clock for right.
+    clock_error: seconds that the wall clock is ahead; the mount takes it for right.
     """
 
     policy: Callable[[], LimitPolicy]
@@ -34,7 +35,6 @@ class MountSpec:
     pace: float = math.inf
     room: float = math.inf
     clock_error: float = 0.0
-    disciplined: bool = True
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class SimulatedMount:
         return SourceSample(
             now, DAY + now + self.spec.clock_error, _by_class(ended, 0), _by_class(log2_ns, 0.0),
             _by_class(young_ended, 0), _by_class(young_log2_ns, 0.0), self._under_way_seconds, self._waited_seconds,
-            self.under_way, self._demands_under_way, lead=lead, disciplined=self.spec.disciplined,
+            self.under_way, lead=lead,
         )  # fmt: skip
 
     # ---- prefetches ---------------------------------------------------------------------------------------

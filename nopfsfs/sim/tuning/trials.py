@@ -1,4 +1,4 @@
-"""The trials of `docs/tuner.md`: three sources, who tunes, and what happens; each returns its figures by name."""
+"""Trials of `docs/tuner.md`: three sources, who tunes, one mount or several; each returns its figures by name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from nopfsfs.policy.limit_policy import LimitPolicy
 from nopfsfs.policy.source_base import SourceMemory
 from nopfsfs.policy.tuner import SlowdownTuner
-from nopfsfs.sim.tuning.contest import Contest, ContestResult
+from nopfsfs.sim.tuning.contest import Contest
 from nopfsfs.sim.tuning.rivals import AimdLimit, FixedLimit, Gradient2Limit, PrismaLimit, ProbingLimit
-from nopfsfs.sim.tuning.shared_source import SourceChange, ThroughputCurve
+from nopfsfs.sim.tuning.shared_source import ThroughputCurve
 from nopfsfs.sim.tuning.simulated_mount import MountSpec
 
 # Many servers; few, which thrash; and one without a knee: each request more brings a little more.
@@ -35,7 +35,6 @@ RIVALS: Mapping[str, Callable[[], LimitPolicy]] = {
 EARLIER_SECONDS, EARLIER_SEED = 480.0, 1_000
 BASE_ERROR, KNEE_ERROR = 0.05, 0.2  # deviations of ln base and of the knee between mounts that saw the source earlier
 SETTLED, LATER = 70.0, 190.0  # s; the first full minute has passed, and two more
-STEP, STEP_END = 40.0, 80.0
 JOIN_SECONDS = 4.0
 
 Figures = dict[str, float]
@@ -70,7 +69,8 @@ def _erring(memory: SourceMemory, random: np.random.Generator) -> SourceMemory:
 
 def alone(who: str, source: str, seed: int) -> Figures:
     """A lone mount, whose reader takes all it gets."""
-    result = _lone(who, source, seed, LATER)
+    [policy] = policies(who, SOURCES[source], seed, 1)
+    result = Contest(SOURCES[source], [MountSpec(policy)], LATER).run(seed)
     return {
         "seconds to 90 %": result.seconds_to(0.9),
         "regret": result.regret(0.0, 120.0),
@@ -78,25 +78,6 @@ def alone(who: str, source: str, seed: int) -> Figures:
         "p99": result.demand_p99(SETTLED, LATER),
         "under way": result.mean_under_way(SETTLED, LATER),
     }
-
-
-def step(who: str, source: str, seed: int) -> Figures:
-    """A third of the bandwidth, for 40 s."""
-    changes = [SourceChange(STEP, bandwidth=1 / 3), SourceChange(STEP_END)]
-    return {"regret": _lone(who, source, seed, 120.0, changes).regret(0.0, 120.0)}
-
-
-def slower(who: str, source: str, seed: int) -> Figures:
-    """All requests take three times as long, from some time after a full minute on."""
-    at = SETTLED + 7.0 * (seed % 7)
-    result = _lone(who, source, seed, at + 135.0, [SourceChange(at, slower=3.0)])
-    return {"share later": result.share_of_best(at + 75.0, at + 135.0)}
-
-
-def beside(who: str, source: str, seed: int) -> Figures:
-    """200 reads of others are always under way, from 70 s on."""
-    result = _lone(who, source, seed, LATER, [SourceChange(SETTLED, background=200)])
-    return {"share": result.share_of_best(SETTLED + 60.0, LATER)}
 
 
 def company(
@@ -130,12 +111,3 @@ def _weighted(policy: Callable[[], LimitPolicy], weight: float) -> Callable[[], 
         return made
 
     return make
-
-
-def _lone(
-    who: str, source: str, seed: int, seconds: float, changes: Sequence[SourceChange] = ()
-) -> ContestResult:
-    curve = SOURCES[source]
-    [policy] = policies(who, curve, seed, 1)
-    return Contest(curve, [MountSpec(policy)], seconds, changes).run(seed)
-

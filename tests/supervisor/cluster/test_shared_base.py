@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.policy.limit_policy import SIZE_CLASSES
 from nopfsfs.policy.source_base import SourceMemory
 from nopfsfs.policy.tuner import SlowdownTuner
 from nopfsfs.protocol.between_supervisors import FoundOfSource, SourceAgreed, SourceSeen, from_cluster
 from nopfsfs.protocol.codec import Message, encode
+from nopfsfs.protocol.columns import SIZE_CLASSES
 from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.supervisor.cluster.shared_base import KNOWN_S, SharedBase
 from tests.asynchronous import in_trio
