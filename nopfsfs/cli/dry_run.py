@@ -124,7 +124,7 @@ def _root(plan: PlanSpec, index: Index) -> int:
             return order_files.directory(index, plan.root)
         except ValueError as error:
             raise ValueError(f"root: {error}") from error
-    return int(candidate_roots(index, classes=False)[0])
+    return int(candidate_roots(index)[0])
 
 
 def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tuple[NDArray[np.int64], Samples]:

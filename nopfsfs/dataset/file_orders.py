@@ -169,13 +169,12 @@ def first_list(names: Sequence[str], index: Index, root: int) -> tuple[str, Rows
     raise ValueError(f"files: {' or '.join(names)} finds none in {where}; name another order or root")
 
 
-def candidate_roots(index: Index, *, classes: bool = True) -> NDArray[np.uint32]:
+def candidate_roots(index: Index) -> NDArray[np.uint32]:
     """Directory rows that may be the root of a data set, likeliest first; uint32. Links are not followed.
 
     First come directories whose child directories hold files (parents of classes), most files first. Then come
     directories that hold files themselves and have few such siblings (flat splits), most files first. Then come the
-    directories above all these, deepest first. With `classes`, the other directories of files follow, which look like
-    classes."""
+    directories above all these, deepest first. Other directories of files look like classes, and are left out."""
     parents = parents_of(index)
     own = np.bincount(index.entry_parent[index.entry_row >= index.n_dirs], minlength=index.n_dirs)
     holds = np.flatnonzero(own)
@@ -188,7 +187,6 @@ def candidate_roots(index: Index, *, classes: bool = True) -> NDArray[np.uint32]
         of_classes[np.argsort(-in_children[of_classes], kind="stable")],
         flat[np.argsort(-own[flat], kind="stable")],
         _above(parents, np.concatenate([of_classes, flat])),
-        holds[np.argsort(-own[holds], kind="stable")] if classes else holds[:0],
     )
     every = np.concatenate(groups)
     _, first = np.unique(every, return_index=True)

@@ -45,10 +45,6 @@ class Curve:
         (x0, y0), (x1, y1) = self.points[after - 1 : after + 1]
         return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
 
-    def most(self, up_to: float = math.inf) -> float:
-        """The highest rate at 1 <= x <= up_to."""
-        return max([self.at(1.0), self.at(up_to), *(y for x, y in self.points if 1.0 <= x <= up_to)])
-
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:

@@ -126,15 +126,9 @@ class Ring:
         return kinds, (first & np.uint64(_ROW_MASK)).astype(np.int64), values, times
 
 
-def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2) -> Events:
-    """Up to `most` new events of each ring, in the order of time. What one process put because of what another had put
-    before comes after that."""
-    kinds, rows, values, _ = take_all_timed(rings, most)
-    return kinds, rows, values
-
-
-def take_all_timed(rings: Sequence[Ring], most: int) -> TimedEvents:
-    """Events as of `take_all`, and when each was put, as of `monotonic_ns`."""
+def take_all(rings: Sequence[Ring], most: int) -> TimedEvents:
+    """Up to `most` new events of each ring, in the order of time, and when each was put, as of `monotonic_ns`. What one
+    process put because of what another had put before comes after that."""
     if len(rings) == 1:
         return rings[0]._take(rings[0]._look(most))
     # what is put later waits for the next time: other rings may have more before it

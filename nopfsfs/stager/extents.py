@@ -68,7 +68,7 @@ class ExtentPool:
 
     def set_budget(self, budget: int) -> None:
         """Bound the memory that extents take; bytes."""
-        self._arena.budget = budget
+        self._arena.set_budget(budget)
         self._metrics[Metric.ARENA_USED] = self._arena.used
 
     def allocate(self, size: int) -> int:

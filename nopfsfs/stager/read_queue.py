@@ -132,7 +132,7 @@ class ReadQueue:
 
     def set_limit(self, limit: int, bandwidth: int) -> None:
         """Change the number of requests that may be under way at the source, and the bytes a second; 0: no bound."""
-        self._slots.limit = limit
+        self._slots.set_limit(limit)
         if bandwidth != self._slots.bandwidth:
             self._slots.bandwidth = bandwidth
             self._wakes[False] += 1  # it rests by another time

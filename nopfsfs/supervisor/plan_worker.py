@@ -51,7 +51,7 @@ def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
     that are computed however long that takes."""
     found: list[DataSet] = []
     view = IndexWalk(index)
-    roots = file_orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist()
+    roots = file_orders.candidate_roots(index)[:ROOTS_MOST].tolist()
     for root in roots if 0 in roots else [*roots[:-1], 0]:
         files: list[FileOrder] = []
         for name, enumerate_files in file_orders.ORDERS.items():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.protocol.ring import Ring, TimedEvents, take_all_timed
+from nopfsfs.protocol.ring import Ring, TimedEvents, take_all
 
 
 class SeenOpens(NamedTuple):
@@ -43,5 +43,5 @@ class ServerRings:
         return sum(ring.lost for ring in self._rings)
 
     def take(self, most: int) -> TimedEvents:
-        """Take at most so many events of each ring, as `take_all_timed`."""
-        return take_all_timed(self._rings, most)
+        """Take at most so many events of each ring, as `take_all`."""
+        return take_all(self._rings, most)

@@ -145,16 +145,11 @@ class Arena:
         self._lengths: dict[int, int] = {}
         self._warm = WarmExtents()
         self.taken = 0
-        self._budget = budget
+        self.budget = budget
 
-    @property
-    def budget(self) -> int:
-        """Bytes."""
-        return self._budget
-
-    @budget.setter
-    def budget(self, budget: int) -> None:
-        self._budget = budget
+    def set_budget(self, budget: int) -> None:
+        """Change the budget. What is taken stays."""
+        self.budget = budget
         self._cool(min(self._warm_most(), max(0, budget - self.taken)))
 
     @property
@@ -163,7 +158,7 @@ class Arena:
         return self.taken + self._warm.bytes
 
     def _warm_most(self) -> int:
-        return min(WARM_MOST, self._budget // WARM_SHARE)
+        return min(WARM_MOST, self.budget // WARM_SHARE)
 
     def _cool(self, most: int) -> None:
         """Keep at most so many bytes warm."""
@@ -177,11 +172,11 @@ class Arena:
     def allocate(self, size: int) -> int:
         """Offset of `size` bytes, whatever they hold (whole pages are charged). Raises NoRoom."""
         length = shared_memory.page_rounded(max(size, 1))
-        if self.taken + length > self._budget:
+        if self.taken + length > self.budget:
             raise NoRoom
         offset = self._warm.take(length)
         if offset is None:
-            self._cool(self._budget - self.taken - length)
+            self._cool(self.budget - self.taken - length)
             offset = self._take(length)
         self._lengths[offset // shared_memory.PAGE] = length
         self.taken += length
@@ -198,7 +193,7 @@ class Arena:
         """Give the extent at `offset` back, and its memory in time."""
         length = self._lengths.pop(offset // shared_memory.PAGE)
         self.taken -= length
-        most = min(self._warm_most(), max(0, self._budget - self.taken))
+        most = min(self._warm_most(), max(0, self.budget - self.taken))
         if length > most:
             self._give(offset, length)
             return

@@ -41,7 +41,7 @@ class SourceSlots:
     """
 
     def __init__(self, limit: int, metrics: memoryview, clock: Callable[[], float]) -> None:
-        self._limit, self._metrics, self._clock = limit, metrics, clock
+        self.limit, self._metrics, self._clock = limit, metrics, clock
         self._bandwidth = SourceBandwidth(clock)
         self._under_way = [0] * len(ReadLane)
         self._waits = False  # a prefetch of the source waits for a slot
@@ -51,14 +51,9 @@ class SourceSlots:
         metrics[_UNDER_WAY] = metrics[_DEMANDS] = 0
         metrics[Metric.SOURCE_LIMIT], metrics[Metric.SOURCE_BANDWIDTH] = limit, 0
 
-    @property
-    def limit(self) -> int:
-        return self._limit
-
-    @limit.setter
-    def limit(self, limit: int) -> None:
+    def set_limit(self, limit: int) -> None:
         """Change the limit. What is under way ends by itself."""
-        self._limit = self._metrics[Metric.SOURCE_LIMIT] = limit
+        self.limit = self._metrics[Metric.SOURCE_LIMIT] = limit
         self.free = max(1, limit - self._under_way[DEMAND]) - self._under_way[PREFETCH]
 
     @property
@@ -124,4 +119,4 @@ class SourceSlots:
         self.count()
         self._metrics[_UNDER_WAY] += by
         self._metrics[_DEMANDS] = under_way[DEMAND]
-        self.free = max(1, self._limit - under_way[DEMAND]) - under_way[PREFETCH]
+        self.free = max(1, self.limit - under_way[DEMAND]) - under_way[PREFETCH]

@@ -52,12 +52,6 @@ def test_a_curve_is_numpys_interpolation(curve: Curve, x: float) -> None:
     assert curve.at(x) == pytest.approx(np.interp(x, xs, ys), rel=1e-9)
 
 
-@given(curves, st.integers(1, 100))
-def test_the_most_of_a_curve_is_the_highest_of_many_points(curve: Curve, up_to: int) -> None:
-    assert curve.most(up_to) == pytest.approx(max(map(curve.at, np.linspace(1, up_to, 64 * up_to))), rel=0.05)
-    assert curve.most(up_to) >= max(curve.at(x) for x in range(1, up_to + 1)) * (1 - 1e-12)
-
-
 def test_a_flat_curve_is_the_same_everywhere() -> None:
     assert {Curve.flat(7.0).at(x) for x in (0, 1, 2.5, math.inf)} == {7.0}
 

@@ -99,7 +99,7 @@ def check_budget_and_memory(operations: list[tuple[str, int]]) -> None:
                 a.free(at)
                 del held[at]
             elif what == "budget":
-                a.budget = value * PAGE
+                a.set_budget(value * PAGE)
             for at, data in held.items():
                 assert a.view[at : at + len(data)] == data
             assert os.fstat(fd).st_blocks * 512 <= a.used
@@ -109,7 +109,7 @@ def check_budget_and_memory(operations: list[tuple[str, int]]) -> None:
         for at in list(held):
             a.free(at)
         assert a.taken == 0
-        a.budget = 0
+        a.set_budget(0)
         assert a.used == 0
         assert os.fstat(fd).st_blocks == 0
         assert a._extents.free_extents() == [(0, os.fstat(fd).st_size)]
@@ -197,7 +197,7 @@ def test_what_is_warm_gives_way_to_what_is_taken_and_to_a_smaller_budget(make: M
     a.view[at : at + 2 * PAGE] = b"x" * 2 * PAGE
     a.free(at)
     assert a.used == 2 * PAGE
-    a.budget = 31 * PAGE
+    a.set_budget(31 * PAGE)
     assert (a.used, blocks(fd)) == (0, 0)
 
 

@@ -87,13 +87,6 @@ class SeedSearch:
         found = [(seeds[i], float(bits[i])) for i in np.flatnonzero(bits >= self._needed).tolist()]
         return sorted(found, key=lambda one: -one[1])
 
-    def run(self) -> list[tuple[int, float]]:
-        """Look at all seeds that are left, as `step`."""
-        found: list[tuple[int, float]] = []
-        while not self.done:
-            found += self.step()
-        return sorted(found, key=lambda one: -one[1])
-
     def _bits(self, table: NDArray[np.int32]) -> NDArray[np.float64]:
         n, reach = self._opened.n, self._look.reach
         if reach == n:

@@ -11,7 +11,7 @@ import pytest
 
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.search import step_bits, torch_seeds
-from nopfsfs.plan.search.torch_seeds import SEEDS, Opened, beginnings, joint_middles, middles
+from nopfsfs.plan.search.torch_seeds import SEEDS, Opened, SeedSearch, beginnings, joint_middles, middles
 from tests.conftest import long, slow
 
 OTHERS = range(1000)  # seeds that are searched besides the true one
@@ -27,6 +27,14 @@ def _reader(order: np.ndarray, rank: int, world: int, worker: int, workers: int,
     return stream[np.arange(len(stream)) // batch % max(1, workers) == worker]
 
 
+def _all_of(search: SeedSearch) -> list[tuple[int, float]]:
+    """What the search finds among all its seeds, most bits first."""
+    found: list[tuple[int, float]] = []
+    while not search.done:
+        found += search.step()
+    return sorted(found, key=lambda one: -one[1])
+
+
 def _with_strays(rng: np.random.Generator, samples: np.ndarray, opens: int, share: float, n: int) -> np.ndarray:
     stray = rng.random(opens) < share
     mixed = np.where(stray, rng.integers(0, n, opens), samples[np.cumsum(~stray) - 1])
@@ -40,7 +48,7 @@ def test_a_rank_that_begins_an_epoch_is_found(n: int, world: int, workers: int) 
     order = _order(seed, n)
     readers = [_reader(order, rank, world, worker, workers)[:10] for worker in range(max(1, workers))]
     search = beginnings([each for each in readers[::-1] if len(each)], n, [*OTHERS, seed])
-    found = search.run()
+    found = _all_of(search)
     assert found[0][0] == seed
     assert found[0][1] > 40
     assert len(found) < 8
@@ -52,7 +60,7 @@ def test_a_reader_in_the_middle_of_an_epoch_is_found(n: int, world: int, workers
     seed = 54
     reader = _reader(_order(seed, n), world - 1, world, 0, workers)
     begin = min(len(reader) // 2 + 3, len(reader) - 8)
-    found = middles([reader[begin : begin + 8]], n, range(100)).run()
+    found = _all_of(middles([reader[begin : begin + 8]], n, range(100)))
     assert [each for each, _ in found] == [seed]
 
 
@@ -68,7 +76,7 @@ def test_nearly_all_are_found_in_spite_of_stray_opens(world: int, workers: int, 
         begin = int(rng.integers(len(reader) - 8)) if middle else 0
         opened = _with_strays(rng, reader[begin:], 8, 0.05, n)
         search = (middles if middle else beginnings)([opened], n, [seed])
-        found += any(bits > math.log2(len(SEEDS)) for _, bits in search.run())
+        found += any(bits > math.log2(len(SEEDS)) for _, bits in _all_of(search))
     assert found >= times - 1
 
 
@@ -97,14 +105,14 @@ def test_readers_that_follow_one_order_are_found(n: int, world: int, ranks: int,
         begin = int(rng.integers(min(map(len, lanes)) - each))
         readers = [_with_strays(rng, lane[begin:], each, 0.05, n) for lane in lanes]
         search = joint_middles(_runs(readers), n, [(seed + 1) % len(SEEDS), seed])
-        found += any(one == seed and bits > math.log2(len(SEEDS)) for one, bits in search.run())
+        found += any(one == seed and bits > math.log2(len(SEEDS)) for one, bits in _all_of(search))
     assert found >= times - 2
 
 
 def test_readers_that_are_apart_follow_one_order_as_well() -> None:
     n, order = 60_000, _order(54, 60_000)
     readers = [order[begin::2][:64] for begin in (n // 10, n // 2, n - 200)]
-    assert [seed for seed, _ in joint_middles(_runs(readers), n, range(50, 60)).run()] == [54]
+    assert [seed for seed, _ in _all_of(joint_middles(_runs(readers), n, range(50, 60)))] == [54]
 
 
 @pytest.mark.parametrize("n", [60_000, slow(1_281_167)])
@@ -130,7 +138,7 @@ def test_of_wrong_orders_a_small_part_is_looked_at(n: int, readers: int, monkeyp
     monkeypatch.setattr(torch_seeds._Words, "of", of)
     order, seeds = _order(700, n), range(1000, 1100)
     lanes = [order[n // 2 + reader :: readers][: 128 // readers] for reader in range(readers)]
-    assert joint_middles(_runs(lanes), n, seeds).run() == []
+    assert _all_of(joint_middles(_runs(lanes), n, seeds)) == []
     assert words < len(seeds) * n / 4
 
 
@@ -141,7 +149,7 @@ def test_samples_that_a_first_part_may_move_away_are_found_as_well() -> None:
     near = [run[run < 6000] for run in _runs([order[n // 2 :][:4000]])]
     runs = [run for run in near if len(run) > 1]
     assert len(runs) > 8
-    assert [one for one, _ in joint_middles(runs, n, range(50, 60)).run()] == [seed]
+    assert [one for one, _ in _all_of(joint_middles(runs, n, range(50, 60)))] == [seed]
 
 
 @pytest.mark.parametrize("middle", [False, True])
@@ -150,22 +158,22 @@ def test_a_reader_of_several_threads_is_found(middle: bool) -> None:
     stream = _order(seed, n)[1::4]
     begin = 500 if middle else 0
     opened = stream[begin : begin + 16][np.random.default_rng(0).permutation(16)]
-    found = (middles if middle else beginnings)([opened], n, range(200)).run()
+    found = _all_of((middles if middle else beginnings)([opened], n, range(200)))
     assert [each for each, _ in found] == [seed]
 
 
 def test_a_longer_beginning_shows_a_thousand_ranks() -> None:
     n, seed = 60_000, 700
     readers = [_order(seed, n)[rank::1024][:6] for rank in (400, 500, 700)]
-    assert beginnings(readers, n, range(650, 750)).run() == []
-    assert [each for each, _ in beginnings(readers, n, range(650, 750), reach=10_000).run()] == [seed]
+    assert _all_of(beginnings(readers, n, range(650, 750))) == []
+    assert [each for each, _ in _all_of(beginnings(readers, n, range(650, 750), reach=10_000))] == [seed]
 
 
 @pytest.mark.parametrize("make", [beginnings, middles])
 @pytest.mark.parametrize("n", [500, long(4000)])
 def test_hardly_any_seed_is_found_by_chance(make: type, n: int) -> None:
     rng = np.random.default_rng(n)
-    found = [make([rng.permutation(n)[:8] for _ in range(3)], n).run() for _ in range(3)]
+    found = [_all_of(make([rng.permutation(n)[:8] for _ in range(3)], n)) for _ in range(3)]
     assert sum(map(len, found)) < 6
 
 
@@ -173,7 +181,7 @@ def test_hardly_any_seed_is_found_by_chance(make: type, n: int) -> None:
 def test_hardly_any_seed_of_one_order_of_all_readers_is_found_by_chance(readers: int) -> None:
     n = 40_000
     opened = np.random.default_rng(readers).permutation(n)[:128].reshape(readers, -1)
-    assert len(joint_middles(_runs(list(opened)), n).run()) < 4
+    assert len(_all_of(joint_middles(_runs(list(opened)), n))) < 4
 
 
 @pytest.mark.parametrize(("n", "cut"), [(40_000, 20_000), slow(300_000, 131_072)])
@@ -181,7 +189,7 @@ def test_hardly_any_seed_of_one_order_of_all_readers_is_found_by_chance(readers:
 def test_a_reader_is_found_wherever_an_order_is_cut(n: int, cut: int, world: int) -> None:
     stream = _order(54, n)[world // 2 :: world]
     for begin in range(cut // world - 9, cut // world + 2):
-        found = middles([stream[begin : begin + 8]], n, range(50, 60)).run()
+        found = _all_of(middles([stream[begin : begin + 8]], n, range(50, 60)))
         assert found[0][0] == 54
         assert found[0][1] > 20
 
@@ -193,7 +201,7 @@ def test_all_seeds_are_looked_at_in_the_order_given() -> None:
     first = search.step()
     assert {seed for seed, _ in first} == {20, 3}
     assert not search.done
-    assert search.run() == []
+    assert _all_of(search) == []
     assert search.done
     assert search.step() == []
 
@@ -202,7 +210,7 @@ def test_all_seeds_are_looked_at_in_the_order_given() -> None:
 def test_small_data_sets_show_nothing_but_break_nothing(n: int) -> None:
     opened = [_order(9, n)[:8], _order(9, n)[:1]]
     for search in (beginnings(opened, n, OTHERS), middles(opened, n, OTHERS)):
-        assert len(search.run()) < 8
+        assert len(_all_of(search)) < 8
 
 
 @pytest.mark.parametrize("n", [50, 700, 5000])
