@@ -63,7 +63,6 @@ class Follower:
         world, no world."""
         self._hints = PlanHints(seed, sampler, tuple((size, tuple(ranks)) for size, ranks in worlds), inflight)
         self._datasets = [one for one in datasets if any(len(order.rows) for order in one.orders)]
-        self.predicted = 0
         # opens, and the predicted ones: an open that shows counts for as many opens as it stands for
         self.stood_for = self.predicted_for = 0.0
         last = last_plans(record, self._datasets, {family.name for family in self._hints.families})
@@ -125,7 +124,6 @@ class Follower:
                         self._cohorts.forgive(reader)
                     continue
             self._doubtful(track, row, reader, verdict)
-        self.predicted += out.count(1)
         self.predicted_for += out.count(1)
         self._settle()
         return np.frombuffer(out, dtype=np.uint8)

@@ -55,16 +55,15 @@ def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> Pla
 class BackgroundJob:
     """A computation to run outside of the follower's thread: `run` there, then `Follower.finish`.
 
-    `apart`: it takes up to minutes, and is made of plain values: `compute` may run in another process, at low priority
-    (`take` its result then). `wanted` says, in the follower's thread, whether anything still needs the result.
+    One of `Follower.work_apart` takes up to minutes, and is made of plain values: `compute` may run in another process,
+    at low priority (`take` its result then). `wanted` says, in the follower's thread, whether anything still needs the
+    result.
     """
 
     def __init__(
-        self, compute: Callable[[], Any], deliver: Callable[[Any], None], *, apart: bool = False,
-        wanted: Callable[[], bool] = lambda: True,
-    ) -> None:  # fmt: skip
+        self, compute: Callable[[], Any], deliver: Callable[[Any], None], *, wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         self.compute = compute
-        self.apart = apart
         self.wanted = wanted
         self._deliver = deliver
         self._result: Any = None

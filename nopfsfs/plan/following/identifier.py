@@ -327,7 +327,7 @@ class PlanSearch:
                 else:
                     self._found_late(found[0].spec, self._cohorts.cohorts)
 
-            return BackgroundJob(partial(slow_search.find, work), deliver, apart=True, wanted=wanted)
+            return BackgroundJob(partial(slow_search.find, work), deliver, wanted=wanted)
         return None
 
     def _found_apart(self, hypothesis: Hypothesis, of: int, cohort: Cohort) -> None:

@@ -24,7 +24,6 @@ class Glance:
     """The opens of a view, prepared to be compared with many orders."""
 
     def __init__(self, view: OpensView) -> None:
-        self.rows = view.rows
         last: dict[int, int] = {}
         pairs: list[tuple[int, int]] = []
         for at, reader in enumerate(view.together.tolist()):

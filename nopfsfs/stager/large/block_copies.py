@@ -53,7 +53,7 @@ class BlockCopy:
 
     def __init__(self, row: int, version: int, tier: int, size: int, block: int, *, adopted: bool) -> None:
         self.row, self.version, self.tier, self.size, self.block = row, version, tier, size, block
-        self.adopted = self.published = adopted
+        self.published = adopted
         count = -(-size // block)
         self.there, self.sums, self.left = bytearray(count), array("Q", bytes(8 * count)), count
         self.to_write: deque[Load] = deque()

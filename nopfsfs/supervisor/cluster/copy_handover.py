@@ -43,7 +43,6 @@ class CopyHandover:
         self._early: list[tuple[int, CopiesOffered]] = []
         self._number = 0  # of the last placement
         self._over = False
-        self.given = self.taken = 0
 
     # ---- what is given ------------------------------------------------------------------------------------
 
@@ -84,9 +83,7 @@ class CopyHandover:
         if max(rows, default=0) >= len(self._holder):
             raise ValueError("rows: there are no such rows")
         if isinstance(message, CopiesTaken):
-            taken = [row for row in rows if row in self._given and self._given[row][0] == node]
-            self.given += len(taken)
-            self._end(taken)
+            self._end([row for row in rows if row in self._given and self._given[row][0] == node])
         elif message.number > self._number:
             if len(self._early) < EARLY_MOST:
                 self._early.append((node, message))
@@ -111,7 +108,6 @@ class CopyHandover:
         now, policy = trio.current_time(), self._policy
         for row, (node, until) in list(self._taking.items()):
             if policy.residency.has(row) or now >= until or not policy.residency.keeps(row):
-                self.taken += policy.residency.has(row)
                 self._taken(row)
                 self._unsent[CopiesTaken, node].append(row)
             elif not policy.fetches.is_coming(row):

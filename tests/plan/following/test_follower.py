@@ -212,7 +212,7 @@ def test_strays_do_not_move_the_cursor() -> None:
     follower = Follower(parts, SEED, heads=HEADS)
     feed(follower, mixed)
     assert follower.generation == 0
-    assert follower.predicted >= 0.99 * (len(opens) - len(strays))
+    assert follower.predicted_for >= 0.99 * (len(opens) - len(strays))
 
 
 def test_ranks_that_are_far_apart_are_foreseen() -> None:
@@ -403,7 +403,7 @@ def test_whatever_is_opened_the_stream_stays_sound(seed, train, val, inflight) -
             assert len(upcoming) <= 200
             assert np.isin(known, parts[-1].orders[0].rows).all()
     assert follower.opens == opens
-    assert 0 <= follower.predicted <= opens
+    assert 0 <= follower.predicted_for <= opens
 
 
 def test_a_rank_that_starts_late_joins() -> None:
@@ -453,7 +453,7 @@ def test_without_a_seed_nothing_is_foreseen_before_it_is_known() -> None:
     opens = np.random.default_rng(987_654_321_005).permutation(parts[0].orders[0].rows)
     assert not feed(follower, opens).any()
     assert follower.status().state == "unknown"
-    assert (follower.opens, follower.predicted) == (4000, 0)
+    assert (follower.opens, follower.predicted_for) == (4000, 0)
 
 
 @pytest.mark.parametrize("seed", [0, 42, 1234, 3407])
