@@ -9,14 +9,11 @@ from contextlib import suppress
 READY = b"READY=1\nSTATUS=the mount answers"
 
 
-def say_ready(env: Mapping[str, str]) -> bool:
-    """Tell the service manager that started this process, if one did. Return whether it was told; a manager that takes
-    nothing is no error."""
+def say_ready(env: Mapping[str, str]) -> None:
+    """Tell the service manager that started this process, if one did. A manager that takes nothing is no error."""
     address = env.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
-        return False
+        return
     flags = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     with suppress(OSError), socket.socket(socket.AF_UNIX, flags) as manager:
         manager.sendto(READY, address.replace("@", "\0", 1) if address.startswith("@") else address)
-        return True
-    return False

@@ -187,16 +187,14 @@ def copy(comm: MPI.Intracomm) -> MPI.Intracomm:
     return made
 
 
-def end(comm: MPI.Intracomm) -> bool:
-    """End MPI and return True. Return False where a rank does not come within END_LIMIT_S: this process must then end
-    without MPI's end. Collective."""
+def end(comm: MPI.Intracomm) -> None:
+    """End MPI. Where a rank does not come within END_LIMIT_S, this process must end without MPI's end. Collective."""
     try:
         with _returned():
             wait(comm.Ibarrier().Test, None, "ending MPI", limit_s=END_LIMIT_S)
     except NopfsError:
-        return False
+        return
     finalize()
-    return True
 
 
 def finalize() -> None:

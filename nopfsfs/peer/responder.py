@@ -118,18 +118,17 @@ class Responder:
             loan.key = self._transport.start_send(loan.node, loan.tag, view)
             self._by_key[loan.key] = loan
 
-    def sent(self, key: int, length: int) -> bool:
-        """Handle the end of transfer `key`; return True when it is that of a lease."""
+    def sent(self, key: int, length: int) -> None:
+        """Handle the end of transfer `key`, if it is that of a lease."""
         loan = self._by_key.pop(key, None)
         if loan is None:
-            return False
+            return
         if length >= 0:
             self.files += 1
             self.bytes += loan.length
         if not loan.recalled:
             self._give_back(loan.id)
         self._end(loan)
-        return True
 
     def use_arena(self, arena: memoryview) -> None:
         """Use this arena for extents from now on."""

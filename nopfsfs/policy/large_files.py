@@ -35,19 +35,16 @@ class LargeFiles:
             for row in rows[large & (residency.state[rows] & KERNEL_READS == 0)].tolist():
                 self.ask(row)
 
-    def ask(self, row: int) -> bool:
-        """Ask for the copy of a large row, in the room that is free; False where it has no home on disk. The stager
-        looks through a copy that another mount has left."""
+    def ask(self, row: int) -> None:
+        """Ask for the copy of a large row, in the room that is free, where it has a home on disk. The stager looks
+        through a copy that another mount has left."""
         residency = self._residency
         residency.place(row)
-        if residency.home_of[row] != _DISK:
-            return False
-        if row not in self._asked:
+        if residency.home_of[row] == _DISK and row not in self._asked:
             self._asked.add(row)
             if not residency.state_of[row] & ON_DISK:
                 residency.hold(row, WRITING)
             residency.commands.add(StagerCommand.COPY_LARGE, row, residency.homes.tier(row))
-        return True
 
     def begun(self, row: int, tier: int) -> None:
         """Record that the stager has begun a copy, perhaps because a reader reads the row. One that has no room goes.

@@ -15,7 +15,7 @@ def test_the_manager_is_told(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
 
-        assert say_ready({"NOTIFY_SOCKET": path})
+        say_ready({"NOTIFY_SOCKET": path})
 
         assert manager.recv(100) == READY
 
@@ -25,11 +25,11 @@ def test_an_abstract_address() -> None:
         manager.bind("")  # the kernel chooses an abstract one
         address = "@" + manager.getsockname()[1:].decode()
 
-        assert say_ready({"NOTIFY_SOCKET": address})
+        say_ready({"NOTIFY_SOCKET": address})
 
         assert manager.recv(100) == READY
 
 
 @pytest.mark.parametrize("env", [{}, {"NOTIFY_SOCKET": "vsock:2:1234"}, {"NOTIFY_SOCKET": "/none/such"}])
 def test_without_a_manager_nothing_happens(env: dict[str, str]) -> None:
-    assert not say_ready(env)
+    say_ready(env)
