@@ -20,7 +20,7 @@ import xxhash
 from nopfsfs.dataset import index_file
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_check import IndexDamaged
-from nopfsfs.dataset.tree_scan import THREADS, ScanResult, scan
+from nopfsfs.dataset.tree_scan import ScanResult, scan
 from nopfsfs.system.atomic_file import TEMPORARY
 from nopfsfs.system.descriptors import closed_on_error, closing_fd
 from nopfsfs.system.trusted_path import make_directories, trusted_parent
@@ -46,7 +46,6 @@ def open_or_scan(
     rescan: bool = False,
     follow_symlinks: bool = False,
     progress: Callable[[int], None] | None = None,
-    threads: int = THREADS,
 ) -> OpenedIndex:
     """The index of the source. Directories that did not change come from the index kept in `index_dir`, the rest from a
     scan, and the new index is kept there. `rescan` lists every directory. An empty `index_dir` keeps nothing;
@@ -55,7 +54,7 @@ def open_or_scan(
     Raises NopfsError (Exit.SOURCE) as `scan` does."""
 
     def scanned(previous: Index | None) -> ScanResult:
-        return scan(source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress)
+        return scan(source, follow_symlinks=follow_symlinks, previous=previous, progress=progress)
 
     return open_or(scanned, source, index_dir, rescan=rescan, follow_symlinks=follow_symlinks)
 

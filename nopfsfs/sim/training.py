@@ -20,13 +20,13 @@ class SimDataSet:
     sigma: float = 0.0
     sizes: NDArray[np.int64] | None = field(default=None, compare=False)
 
-    def draw(self, seed: int = SIZES_SEED) -> NDArray[np.int64]:
+    def draw(self) -> NDArray[np.int64]:
         """The size of each sample, bytes, at least 1: i64[F]. Callers must not write to it."""
         if self.sizes is not None:
             return self.sizes
         if self.sigma == 0:
             return np.full(self.samples, max(1, round(self.mean)), np.int64)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(SIZES_SEED)
         drawn = rng.normal(self.mean, self.sigma, self.samples)
         while len(below := np.flatnonzero(drawn < 0)):
             drawn[below] = rng.normal(self.mean, self.sigma, len(below))

@@ -24,12 +24,12 @@ class LifeSign:
 
     def __init__(
         self, fds: dict[str, int], minor: int, outages: Outages, leave_mount: Callable[[], None],
-        holds: Callable[[], bool], clock: Callable[[], float] = time.monotonic,
+        holds: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.pulse = socket.socket(fileno=fds["pulse"]) if "pulse" in fds else None
         self.mount = MountWatch(minor) if minor else None
         self._fuse, self._switch = fds["fuse"], fds.get("end", -1)
-        self._outages, self._leave_mount, self._holds, self._clock = outages, leave_mount, holds, clock
+        self._outages, self._leave_mount, self._holds = outages, leave_mount, holds
         self._gone = False
         self._due = 0.0
         self._over_since = 0.0  # 0: the connection lives
@@ -53,7 +53,7 @@ class LifeSign:
         look; None when no mount is watched."""
         if self.mount is None:
             return None
-        now = self._clock()
+        now = time.monotonic()
         if changed or now >= self._due:
             if not self._gone and self.mount.unmounted():
                 self._gone = True

@@ -45,14 +45,11 @@ class _Candidate(NamedTuple):
 
 class KeptDisk(Disk):
     """A disk tier that keeps its copies. `is_sure(row, version)` is False while the file may change under the same
-    times. `clock`: seconds since 1970."""
+    times."""
 
-    def __init__(
-        self, path: str, limit: int | None, rows: KeptRows, is_sure: Callable[[int, int], bool],
-        clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    def __init__(self, path: str, limit: int | None, rows: KeptRows, is_sure: Callable[[int, int], bool]) -> None:
         super().__init__(path, limit)
-        self._rows, self._is_sure, self._clock = rows, is_sure, clock
+        self._rows, self._is_sure = rows, is_sure
         self._cache: SharedCache | None = None
         self._checks = np.zeros(rows.index.n, np.uint64)  # of the copies that this mount knows; 0: none
         self._keys = np.zeros(rows.index.n, np.uint64)  # the first bytes of their keys
@@ -203,7 +200,7 @@ class KeptDisk(Disk):
             return False
         if st.st_size == size:
             return True
-        self._unlink(cache, name)
+        self._unlink(cache, cache.source, name)
         return False
 
     def _write(self, cache: SharedCache, name: CopyName, data: memoryview) -> None:
@@ -301,7 +298,7 @@ class KeptDisk(Disk):
                 fd = os.open(self._name(row, suffix).path, flags | _READ, dir_fd=cache.copies)
             except FileNotFoundError:
                 continue
-            if self._clock() - os.fstat(fd).st_mtime > USED_S / 2:
+            if time.time() - os.fstat(fd).st_mtime > USED_S / 2:
                 with contextlib.suppress(OSError):
                     os.utime(fd)  # its last use
             return fd
@@ -316,7 +313,7 @@ class KeptDisk(Disk):
         self.not_adopted(row)
         self._young.discard(row)
         with contextlib.suppress(OSError):
-            self._unlink(cache, name)
+            self._unlink(cache, cache.source, name)
 
     def settle(self, row: int, version: int) -> None:
         """Keep the young copy of a row for other mounts, as its file cannot change unseen any more. Raises OSError."""
@@ -335,11 +332,8 @@ class KeptDisk(Disk):
     def _name(self, row: int, suffix: str) -> CopyName:
         return CopyName(self._rows.key_now(row), int(self._checks[row]), suffix)
 
-    def _unlink(self, cache: SharedCache, name: CopyName) -> int:
-        """Remove a copy of this source; return the bytes. Raises OSError."""
-        return self._unlink_of(cache, cache.source, name)
-
-    def _unlink_of(self, cache: SharedCache, source: str, name: CopyName) -> int:
+    def _unlink(self, cache: SharedCache, source: str, name: CopyName) -> int:
+        """Remove a copy of a source; return the bytes. Raises OSError."""
         try:
             with (
                 closing_fd(open_directory(source, cache.sources)) as fd,
@@ -376,7 +370,7 @@ class KeptDisk(Disk):
         for at, (_, source, name) in enumerate(candidates):
             if freed >= wanted:
                 break
-            freed += self._unlink_of(cache, source, name)
+            freed += self._unlink(cache, source, name)
             if at % _REMOVED == 0:
                 yield
         self._wants_room = False
@@ -386,7 +380,7 @@ class KeptDisk(Disk):
     def _candidates(self, below: int, source: str, in_use: bool, own: npt.NDArray[np.uint64]) -> Iterator[_Candidate]:
         """The copies of a directory that may make room. `own`: the first bytes of the keys of copies that this mount
         uses, sorted."""
-        newest = (self._clock() - USED_S) * 1e9
+        newest = (time.time() - USED_S) * 1e9
         for name, entry in list(copies_in(below)):
             used = entry.stat(follow_symlinks=False).st_mtime_ns
             if name.suffix != PART and (not in_use or used < newest) and not _is_in(name.key, own):

@@ -24,12 +24,14 @@ _EXACT = 512
 _EXPLAINED = 0.75
 # Pairs of seeds to try for the beginning of a program.
 _PAIRS = 8
+# Buffers that are told, at most.
+_BUFFERS = 8
 
 
 def buffers(
-    words: NDArray[np.uint32], opens: NDArray[np.int64], n: int, slack: int = 0, most: int = 8
+    words: NDArray[np.uint32], opens: NDArray[np.int64], n: int, slack: int = 0
 ) -> tuple[tuple[int, float], ...]:
-    """The buffers, 2 .. n, with which a shuffle of n samples explains its first opens, best first, at most `most`. Each
+    """The buffers, 2 .. n, with which a shuffle of n samples explains its first opens, best first. Each
     is (buffer, share of the emissions found within `slack` places of where they were opened).
 
     `words`: of the iterator, uint32[m]. `opens`: the distinct samples in the order in which they were opened, int64[m']
@@ -44,7 +46,7 @@ def buffers(
     sizes = _plausible(words[:m], at, n, slack)
     found = [(size, *_agreement(words[:m], at, n, size, slack)) for size in sizes.tolist()]
     found = sorted((one for one in found if one[1] >= _EXPLAINED), key=lambda one: (-one[1], one[2]))
-    return tuple((size, share) for size, share, _ in found[:most])
+    return tuple((size, share) for size, share, _ in found[:_BUFFERS])
 
 
 def _plausible(words: NDArray[np.uint32], at: NDArray[np.int32], n: int, slack: int) -> NDArray[np.int64]:
