@@ -9,6 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+# Steps are int32; and of longer lists Python would take two words a draw. No file system holds so many samples.
+MAX_N = 2**31
+
+
+def check(n: int) -> None:
+    """Raises ValueError when n is negative or not below `MAX_N`."""
+    if not 0 <= n < MAX_N:
+        raise ValueError(f"shuffling {n}: must be between 0 and {MAX_N - 1}")
+
 
 def forward(target: NDArray[np.int64]) -> NDArray[np.int64]:
     """The entries at the first places after a shuffle by swaps; int64[len(target)]. At first place i holds i. Step i =

@@ -25,26 +25,20 @@ _SINGLE = 1 << 16
 # libstdc++ rejects about one word in 2**33 / places; so many words are looked at at a time that few are rejected.
 _CHUNK = 1 << 14
 _CHUNK64 = 1 << 17
-MAX_N = 2**31
 
 
 def std_shuffle(seed: int, n: int) -> NDArray[np.int64]:
     """`std::shuffle` of 0..n-1 with `std::mt19937(seed)`, int64[n]. Raises ValueError when n is negative or not below
-    `MAX_N`."""
-    _check(n)
+    `fisher_yates.MAX_N`."""
+    fisher_yates.check(n)
     state = np.random.RandomState(seed)
     return _shuffled(_pairs(state, n) if n < _SINGLE else _singles(state, n))
 
 
 def std_shuffle64(seed: int, n: int) -> NDArray[np.int64]:
     """A std::shuffle with `std::mt19937_64(seed)`."""
-    _check(n)
+    fisher_yates.check(n)
     return _shuffled(_pairs64(Mersenne64(seed), n))
-
-
-def _check(n: int) -> None:
-    if not 0 <= n < MAX_N:
-        raise ValueError(f"shuffling {n}: must be between 0 and {MAX_N - 1}")
 
 
 def _shuffled(drawn: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,8 +13,6 @@ from nopfsfs.plan.generators import fisher_yates
 from nopfsfs.plan.samplers import epoch_seeding
 from nopfsfs.plan.samplers.sampler import Option, Sampler, Spec
 
-# Longer lists would take two words a draw; no file system holds so many samples.
-MAX_N = 2**31
 # Words drawn at a time. Fewer than about 2**15: the overhead of a call counts; more: more words whose acceptance is
 # not clear at first sight.
 _CHUNK = 1 << 16
@@ -83,7 +81,7 @@ class PythonWords:
 
 def shuffled(words: PythonWords, n: int) -> NDArray[np.int64]:
     """`random.shuffle(list(range(n)))`, int64[n]."""
-    _check(n)
+    fisher_yates.check(n)
     drawn = np.zeros(n, np.int64)
     if n > 1:
         drawn[:-1] = words.randbelow(n, 2)
@@ -93,14 +91,9 @@ def shuffled(words: PythonWords, n: int) -> NDArray[np.int64]:
 def sampled(words: PythonWords, n: int, count: int | None = None) -> NDArray[np.int64]:
     """The first `count` (default: all) of `random.sample(range(n), n)`, int64[min(count, n)]. A head costs in
     proportion to `count` (the generator is then not where Python's would be)."""
-    _check(n)
+    fisher_yates.check(n)
     count = n if count is None else min(count, n)
     return fisher_yates.backward(words.randbelow(n, n - count + 1), n)
-
-
-def _check(n: int) -> None:
-    if not 0 <= n < MAX_N:
-        raise ValueError(f"shuffling {n}: must be between 0 and {MAX_N - 1}")
 
 
 class Python(Sampler):
@@ -125,7 +118,7 @@ class Python(Sampler):
         kind = str(spec.get("carry", epoch_seeding.SHUFFLE))
         sample = spec.get("method", "shuffle") == "sample"
         words = PythonWords(spec.seed + epoch if kind == epoch_seeding.ADD else spec.seed)
-        _check(n)
+        fisher_yates.check(n)
         order: NDArray[np.int64] | None = None
         if kind == epoch_seeding.SHUFFLE:
             for _ in range(epoch):
