@@ -262,5 +262,3 @@ def _uses(pid: int, mount: Mount) -> Iterator[str]:
             fields = line.rstrip(b"\n").split(maxsplit=5)
             if len(fields) == 6 and fields[3] == device:
                 yield f"mmap {os.fsdecode(fields[5])}"
-
-

@@ -75,4 +75,3 @@ class LimitPolicy(Protocol):
     """A policy that is called about once a tick. A call may come later than it asked for, never before."""
 
     def step(self, sample: SourceSample) -> LimitDecision: ...
-

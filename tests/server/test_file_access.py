@@ -257,4 +257,3 @@ async def test_a_handle_of_255_changes_ago_is_none_of_now(root: Path) -> None:
             m.files.open(inode, 4711, os.O_RDONLY)
         assert errno_of(caught) == errno.ESTALE
         assert m.files.open(m.inode(0), 4711, os.O_RDONLY)[0] != fh
-

@@ -193,4 +193,3 @@ def test_whatever_the_source_and_what_happens_two_minutes_later_all_is_well(
     limits = [limit for history in result.histories for _, limit, _ in history.decisions]
     assert 2 <= min(limits) <= max(limits) <= 256
     assert result.share_of_best(settled, settled + 60.0) >= 0.8
-

@@ -103,4 +103,3 @@ def _cell(name: str, value: float) -> str:
     if not math.isfinite(value):
         return NONE
     return f"{value:.0f}" if name == "under way" else f"{value:.1f}" if name == "seconds to 90 %" else f"{value:.2f}"
-
