@@ -151,7 +151,7 @@ def test_mounts_come_and_go_and_one_in_trouble_says_so() -> None:
 
 def test_a_screen_that_has_ended_draws_no_more() -> None:
     """The timer may come once more while the parts of the screen are taken away."""
-    screen = TopScreen(lambda: [], watching({}))
+    screen = TopScreen(list, watching({}))
 
     async def body(_: Pilot[None]) -> None:
         await screen._shutdown()
