@@ -227,7 +227,7 @@ def reaped(pid: int) -> bool:
         (["{tree}", "--ram", "much"], Exit.USAGE, "--ram: 'much' is not a size"),
         (["{tree}", "--ram", "7000P"], Exit.USAGE, "--ram: '7000P' is more than any machine has"),
         (["{tree}", "--seconds", "soon"], Exit.USAGE, "--seconds: 'soon' is not a time"),
-        (["{tree}", "--seconds", "0"], Exit.USAGE, "not between 1 and 3600"),
+        (["{tree}", "--seconds", "0"], Exit.USAGE, "is not from 1s to 1h"),
         (["{tree}", "--output", "{tmp}/none/x"], Exit.USAGE, "cannot be written; name a file"),
         (["{tree}", "--output", "{tmp}"], Exit.USAGE, "cannot be written; name a file"),
         (["{tree}", "--output", "{tmp}/" + 300 * "a"], Exit.USAGE, "cannot be written; name a file"),
