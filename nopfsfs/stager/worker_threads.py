@@ -13,10 +13,12 @@ from nopfsfs.stager.load import BlockReader, GivenUp, Load, SharedOpen
 from nopfsfs.stager.read_queue import Step
 from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.workers import Worker
+from nopfsfs.system.node_memory import give_back
 from nopfsfs.tiers.source import Changed
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two looks of `Watch`
+GIVE_BACK_S = 60.0  # between two times at which `Watch` gives memory back
 
 
 class WorkerThreads:
@@ -109,11 +111,15 @@ class WorkerThreads:
 
 class Watch:
     """A thread that sleeps as long as nothing is under way. It reads and writes no file, so it cannot be stuck itself.
-    `look()` returns False when there is nothing more to look at. `awake` is set when something begins."""
+    `look()` returns False when there is nothing more to look at. `awake` is set when something begins.
+
+    The thread also gives back what malloc keeps of the largest moments: tables of what is staged double now and then,
+    and come and go with the readers' pace."""
 
     def __init__(self, look: Callable[[], bool], awake: threading.Event) -> None:
         self._look, self._awake = look, awake
         self._stopped = threading.Event()
+        self._gives_at = time.monotonic() + GIVE_BACK_S
 
     def run(self) -> None:
         """Look again and again, until `stop`."""
@@ -121,7 +127,9 @@ class Watch:
             self._awake.wait()
             self._awake.clear()
             while not self._stopped.wait(LOOK_S) and self._look_once():
-                pass
+                if time.monotonic() >= self._gives_at:
+                    give_back()
+                    self._gives_at = time.monotonic() + GIVE_BACK_S
 
     def stop(self) -> None:
         """End the thread after its present look."""
