@@ -52,6 +52,7 @@ from nopfsfs.tiers.source import Source
 PAGE = 4096
 UNDER_WAY_BYTES, UNDER_WAY = stager_peer.UNDER_WAY_BYTES, stager_peer.PREFETCHES_A_PAIR
 SILENT_S = 20.0
+GO_ON = (LeaseStatus.COMING, LeaseStatus.SENDING)  # a request that has not ended
 ARENA_LEAST = 1 << 30  # bytes; a sixteenth of an arena is given back and keeps its memory
 PASSING_BYTES = 32 << 20  # of files on their way: they are given up when so many have come after them
 
@@ -200,7 +201,7 @@ def fetch_plainly(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int
         ask([slot * slots.step for slot in range(slots.count)])
         while got < count:
             _, records = stager_peer.unpack(stager.recv(stager_peer.MESSAGE_MAX))
-            ended = [(id, status) for id, _, status, _ in records if status != LeaseStatus.COMING]
+            ended = [(id, status) for id, _, status, _ in records if status not in GO_ON]
             if any(status != LeaseStatus.OK for _, status in ended):
                 raise SystemExit(f"a fetch failed: {ended}")
             got += len(ended)
