@@ -56,6 +56,6 @@ class ColumnOverrides:
             return {}
         c = self._columns
         tiers = [_PAGED[int(c.paged[row])]] if c.paged[row] else []
-        tiers += [b"ram"] if c.tier[row] == Tier.RAM else []
+        tiers += [b"ram"] if int(c.tier[row]) == Tier.RAM else []
         tiers += [b"disk"] if c.disk[row] else []
         return {b"user.nopfs.tiers": b",".join([*tiers, b"source"]), b"user.nopfs.version": b"%d" % c.version[row]}

@@ -198,9 +198,9 @@ class MountedNode:
     def _class_of_home(self, row: int) -> int:
         """The storage class here that is the row's home; NOWHERE if it has none."""
         residency = self.policy.residency
-        if residency.home_of[row] == Home.DISK:
+        if int(residency.home_of[row]) == Home.DISK:
             return residency.homes.tier(row)
-        return 0 if residency.home_of[row] == Home.RAM else NOWHERE
+        return 0 if int(residency.home_of[row]) == Home.RAM else NOWHERE
 
 
 class MountPolicy(Policy):

@@ -84,7 +84,7 @@ class Demands:
             return Answer(demand.id, 0, 0, 0)
         if self._columns.stale[row]:
             return Answer(demand.id, errno.ESTALE, 0, 0)
-        if self._columns.tier[row] == Tier.RAM:
+        if int(self._columns.tier[row]) == Tier.RAM:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
         late = self._clock() - since >= DELAY_S or since < self._waits_from or not self._ranges.has_any_room
         waits = self._loads.reads_copy(row) and row not in self._copies and not self._workers.exhausted

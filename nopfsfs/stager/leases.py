@@ -199,7 +199,7 @@ class Leases:
         self._flush()
 
     def _grant_if_staged(self, lease: _Lease) -> bool:
-        if self._columns.tier[lease.row] != Tier.RAM or not self._matches(lease):
+        if int(self._columns.tier[lease.row]) != Tier.RAM or not self._matches(lease):
             return False
         lease.slot = int(self._columns.slot[lease.row])
         self._pool.pin(lease.slot)

@@ -39,7 +39,7 @@ class PublishedCopies:
 
     def pin(self, row: int) -> PinnedCopy | None:
         """Pin the staged copy of a row; None when the row is not staged."""
-        if self._columns.tier[row] != Tier.RAM:
+        if int(self._columns.tier[row]) != Tier.RAM:
             return None
         slot = int(self._columns.slot[row])
         self._pool.pin(slot)
@@ -47,7 +47,7 @@ class PublishedCopies:
 
     def evict(self, row: int) -> bool:
         """Withdraw the staged copy of a row, pinned or not; False when there was none."""
-        if self._columns.tier[row] != Tier.RAM:
+        if int(self._columns.tier[row]) != Tier.RAM:
             return False
         self._columns.tier[row] = Tier.NONE
         self._pool.retire(int(self._columns.slot[row]))

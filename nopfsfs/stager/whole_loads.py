@@ -84,7 +84,7 @@ class WholeLoads:
             if self._loads[row].stuck:
                 self._ring.put(Event.STUCK, row)
             return None
-        if self._columns.tier[row] == Tier.RAM:
+        if int(self._columns.tier[row]) == Tier.RAM:
             self.fetch_ended(row, Event.STAGED, self._source.size(row))
         elif self._columns.stale[row]:
             self.fetch_ended(row, Event.FAILED, errno.ESTALE)
