@@ -113,8 +113,8 @@ class Watch:
     """A thread that sleeps as long as nothing is under way. It reads and writes no file, so it cannot be stuck itself.
     `look()` returns False when there is nothing more to look at. `awake` is set when something begins.
 
-    The thread also gives back what malloc keeps of the largest moments: tables of what is staged double now and then,
-    and come and go with the readers' pace."""
+    Meanwhile, once in `GIVE_BACK_S`, the thread also gives freed memory back to the system. The tables of what is
+    staged are made anew in other sizes as they fill, and malloc would keep the room of the largest."""
 
     def __init__(self, look: Callable[[], bool], awake: threading.Event) -> None:
         self._look, self._awake = look, awake

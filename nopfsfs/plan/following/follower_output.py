@@ -55,9 +55,9 @@ def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> Pla
 class BackgroundJob:
     """A computation to run outside of the follower's thread: `run` there, then `Follower.finish`.
 
-    One of `Follower.work_apart` takes up to minutes, and is made of plain values: `compute` may run in another process,
-    at low priority (`take` its result then). `wanted` says, in the follower's thread, whether anything still needs the
-    result.
+    A job of `Follower.work_apart` takes up to minutes, and is made of plain values: `compute` may run in another
+    process, at low priority (`take` its result then). `wanted` says, in the follower's thread, whether anything still
+    needs the result.
     """
 
     def __init__(

@@ -24,15 +24,15 @@ _EXACT = 512
 _EXPLAINED = 0.75
 # Pairs of seeds to try for the beginning of a program.
 _PAIRS = 8
-# Buffers that are told, at most.
+# Buffers that are named, at most.
 _BUFFERS = 8
 
 
 def buffers(
     words: NDArray[np.uint32], opens: NDArray[np.int64], n: int, slack: int = 0
 ) -> tuple[tuple[int, float], ...]:
-    """The buffers, 2 .. n, with which a shuffle of n samples explains its first opens, best first. Each
-    is (buffer, share of the emissions found within `slack` places of where they were opened).
+    """The buffers, 2 .. n, with which a shuffle of n samples explains its first opens, best first, at most
+    `_BUFFERS`. Each is (buffer, share of the emissions found within `slack` places of where they were opened).
 
     `words`: of the iterator, uint32[m]. `opens`: the distinct samples in the order in which they were opened, int64[m']
     from the first on. With parallel reads samples are displaced by up to `slack`. Time in proportion to n: 0.1 s a

@@ -25,7 +25,7 @@ class MountSpec:
     demands: demand reads a second, at random times.
     pace: requests a second that the reader consumes; infinite: it waits for each.
     room: requests that may be staged ahead of the reader.
-    clock_error: seconds that the wall clock is ahead; the mount takes it for right.
+    clock_error: seconds that the wall clock is ahead; the mount takes the clock for right.
     """
 
     policy: Callable[[], LimitPolicy]

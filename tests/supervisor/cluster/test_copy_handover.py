@@ -273,4 +273,4 @@ async def test_garbage_is_refused() -> None:
             one.handover.receive(0, kind([0, ROWS], 1))
     assert await one.step() == []
     assert one.holder.tolist() == before
-    assert one.handover._early == []
+    assert (one.handover._early, one.handover._given, one.handover._taking) == ([], {}, {})
