@@ -5,7 +5,8 @@ python job.py FILE    a JSON file: {"root": "...", "names": [...], "pause": SECO
 
 Each reader is a process of its own, begun just before its first open: it opens file number NAME N pauses after the
 job's start, or at once if that time is over. As the ranks of a training job wait for each other after each step,
-none makes open N before all opens up to N less `apart` were made: the system may not run a process for a while.
+none makes open N before all opens up to N less `apart` were made: the system may not run a process for a while. A
+reader is not begun before that either, so that on a slow machine no hundred of them look at each other all the time.
 Standard library only, so that a fork is quick.
 """
 
@@ -32,21 +33,33 @@ def main(path: str) -> int:
     due = memoryview(mmap.mmap(-1, 8 * len(readers))).cast("q")  # by reader: the number of its next open
     for reader, opens in enumerate(readers):
         due[reader] = opens[0][0]
-    for reader, opens in enumerate(readers):
-        wait_until(start + pause * opens[0][0] - FORK_S)
-        if os.fork() == 0:
-            status = 1
-            try:
-                for number, name in opens:
-                    due[reader] = number
-                    wait_until(start + pause * number)
-                    wait_for_others(due, number - said["apart"])
-                    read(names[name])
-                due[reader] = LAST
-                status = 0
-            finally:
-                os._exit(status)
-    return int(any(os.wait()[1] for _ in readers))
+
+    def run(reader: int) -> None:
+        status, number = 1, 0
+        try:
+            for number, name in readers[reader]:
+                due[reader] = number
+                wait_until(start + pause * number)
+                wait_for_others(due, number - said["apart"])
+                read(names[name])
+            due[reader] = LAST
+            status = 0
+        except Exception as error:
+            print(f"open {number}: {error!r}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(status)
+
+    begun = 0
+    try:
+        for reader, opens in enumerate(readers):
+            wait_until(start + pause * opens[0][0] - FORK_S)
+            wait_for_others(due, opens[0][0] - said["apart"])
+            if os.fork() == 0:
+                run(reader)
+            begun += 1
+    finally:
+        failed = [os.wait()[1] for _ in range(begun)]
+    return int(any(failed))
 
 
 def read(path: str) -> None:
