@@ -1,4 +1,5 @@
-"""The samplers by name: the one place where a new family is entered."""
+"""The samplers by name: the one place where a new family is entered. `docs/development.md` (A new sampler) names what
+else such a family needs."""
 
 from __future__ import annotations
 
