@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Whether the memory of a mount's processes grows, in hours of mixed load.
 
-    python scripts/memory_run.py --seconds 7200
+    sudo sh scripts/apart.sh .venv/bin/python scripts/memory_run.py --seconds 7200
+
+In namespaces of its own (`apart.sh`), as the exporter would show the mounts of others as well.
 
 One mount with a small memory and disk tier, of which readers ask more than fits: a training job in shuffled order that
 checks each byte, now and then a second job with another seed (a process of its own, as jobs are), random ranges of

@@ -30,6 +30,7 @@ from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead, held_state
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import HeldConnection, Holder, holders, is_in_place
 from nopfsfs.fuse.mounting import Busy, NotMounted, may_mount, unmount
+from nopfsfs.system import life_lock
 from nopfsfs.system.as_user import as_user
 from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.state_dirs import StateDir
@@ -165,8 +166,13 @@ class Unmounter:
                 self.ending.final = True
         if not wait_all(processes, deadline - time.monotonic()):
             self._force(processes, held)
-        if not living(processes):
+        if living(processes):
+            return
+        deadline = max(deadline, time.monotonic() + self.limits.call)
+        if life_lock.await_release(self.state.here, self.located.owner, deadline):
             self.state.remove()
+        else:
+            self.say("the daemon did not end; its processes cannot be seen from this pid namespace")
 
     def _final(self, last: Connection, asked: Connection | None) -> Record:
         """The final record. A mount with a copy in another mount namespace does not end by itself: then the request to

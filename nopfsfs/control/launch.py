@@ -19,6 +19,8 @@ from nopfsfs.control.readiness import say_ready
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
+from nopfsfs.system import life_lock
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.process_setup import Handoff, end_signals_later, ending_at_signals, handling, signals_to_end
 from nopfsfs.system.process_setup import start as start_process
 from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
@@ -73,12 +75,13 @@ def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> Sta
     name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
     index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
     fds = {**further, "index": index_fd}
-    with ExitStack() as undo:
+    with ExitStack() as undo, ExitStack() as until_answer:
         try:
             with end_signals_later():
                 fds["fuse"], made = mount_fuse(config)
                 undo.callback(clear, made)
-                config, state = _with_state_dir(config, made)
+                config, state, alive = _with_state_dir(config, made)
+                until_answer.enter_context(closing_fd(alive))  # by then the supervisor holds the lock
                 undo.callback(state.remove)
                 ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
                 daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
@@ -92,19 +95,19 @@ def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> Sta
     return started
 
 
-def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, StateDir]:
-    """Make the state directory of a mount that has just been made; return the configuration with its path, and the
-    directory. Raises NopfsError."""
+def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, StateDir, int]:
+    """Make the state directory of a mount that has just been made; return the configuration with its path, the
+    directory, and the descriptor of its `life_lock`. Raises NopfsError."""
     path = state_dir_for(config.mountpoint, mount.minor, config.run_dir)
-
-    config = replace(config, state_dir=path)
+    config, alive = replace(config, state_dir=path), list[int]()
 
     def fill(made: str) -> None:
+        alive.append(life_lock.make(made))
         write_pids(made, {"starter": os.getpid()})
         write_options(made, config)
 
     make_state_dir(path, os.geteuid(), fill)
-    return config, StateDir(path)
+    return config, StateDir(path), alive[0]
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:

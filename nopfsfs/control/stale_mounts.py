@@ -10,6 +10,7 @@ from nopfsfs.control.client import Connection, NoAnswer
 from nopfsfs.control.process_list import Process, living, read_pids
 from nopfsfs.fuse.mount_table import Mount, is_in_place, is_stale
 from nopfsfs.fuse.mounting import NotMounted, unmount
+from nopfsfs.system import life_lock
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.proc import is_stopped
 from nopfsfs.system.state_dirs import StateDir, find_state_dir
@@ -39,7 +40,7 @@ def daemon_is_dead(mount: Mount, env: Mapping[str, str]) -> bool:
     if is_stale(mount):
         return True
     # The kernel itself answers root where a mount is another user's alone: then the processes decide.
-    return bool(processes) and not _listens(state_dir, mount.owner)
+    return bool(processes) and not life_lock.is_held(state_dir, mount.owner) and not _listens(state_dir, mount.owner)
 
 
 def _listens(state_dir: str, owner: int) -> bool:
@@ -75,8 +76,9 @@ def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
 def sweep_run_dir(run_dir: str) -> None:
     """Remove the state directories of mounts that were killed, whatever their mountpoints. Never raises.
 
-    A directory without a list of processes belongs to a mount that is starting. A run directory of another user is left
-    alone, and so is what another user has put into this user's.
+    A directory without a list of processes belongs to a mount that is starting. Processes of which this one cannot see
+    the ids live as long as their lock is held. A run directory of another user is left alone, and so is what another
+    user has put into this user's.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError), closing_fd(os.open(run_dir, flags)) as run:
@@ -89,5 +91,6 @@ def _sweep(run: int, name: str) -> None:
     """Remove one state directory of a killed mount. `run`: descriptor of the run directory, which is this user's."""
     with suppress(OSError), closing(StateDir(f"/proc/self/fd/{run}/{name}")) as state:
         processes = read_pids(state.here, owner=os.geteuid())
-        if os.stat(state.here).st_uid == os.geteuid() and processes and not living(processes):
+        dead = bool(processes) and not living(processes) and not life_lock.is_held(state.here)
+        if dead and os.stat(state.here).st_uid == os.geteuid():
             state.remove()

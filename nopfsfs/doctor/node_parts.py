@@ -18,7 +18,7 @@ from nopfsfs.control.process_list import read_pids
 from nopfsfs.control.stale_mounts import state_dir_of
 from nopfsfs.fuse.mount_table import CONNECTIONS, read_mounts
 from nopfsfs.fuse.mounting import may_mount
-from nopfsfs.system import abilities, clock_state, node_memory
+from nopfsfs.system import abilities, clock_state, life_lock, node_memory
 from nopfsfs.system.bounded_run import run_bounded
 
 LIBRARIES = ("trio", "pyfuse3", "numpy", "msgspec", "xxhash", "mpi4py", "prometheus-client", "matplotlib", "torch")
@@ -116,12 +116,14 @@ def own_nopfs_mounts(env: Mapping[str, str]) -> list[dict[str, Any]]:
     for mount in read_mounts():
         if not mount.is_nopfs or os.geteuid() not in (0, mount.owner):
             continue
-        processes = read_pids(state_dir_of(mount, env), owner=mount.owner)
+        state_dir = state_dir_of(mount, env)
+        processes = read_pids(state_dir, owner=mount.owner)
         found.append(
             {
                 "mountpoint": mount.mountpoint, "source": mount.source, "minor": mount.minor, "owner": mount.owner,
                 "living": [process.role for process in processes if process.alive()],
                 "listed": [process.role for process in processes],
+                "held": life_lock.is_held(state_dir, mount.owner),
             }
         )  # fmt: skip
     return found

@@ -274,7 +274,11 @@ def fusermount_is_missing(facts: Facts) -> Finding | None:
 
 
 def a_mount_of_the_node_is_dead(facts: Facts) -> Finding | None:
-    dead = [str(one["mountpoint"]) for one in facts.rows("mounts") if one.get("listed") and not one.get("living")]
+    dead = [
+        str(one["mountpoint"])
+        for one in facts.rows("mounts")
+        if one.get("listed") and not one.get("living") and not one.get("held")
+    ]
     asked = facts.get("mount_paths", default={})
     dead += [path for part, path in asked.items() if facts.number(part, "errno") == errno.ENOTCONN]
     others = [path for path in dict.fromkeys(dead) if path != facts.path]

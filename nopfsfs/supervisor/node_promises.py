@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from nopfsfs.system import life_lock
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.node_memory import Promised
 from nopfsfs.system.proc import start_time
@@ -32,13 +33,14 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class MemoryPromise(msgspec.Struct):
-    """A mount's budget and what it holds of it, in bytes; its supervisor, and that one's cgroup."""
+    """A mount's budget and what it holds of it, in bytes; its supervisor, and that one's cgroup and pid namespace."""
 
     pid: int
     start_time: int
     cgroup: str
     budget: int
     held: int
+    pid_namespace: int = 0  # an inode number; 0: not known
 
 
 class NodePromises:
@@ -52,6 +54,9 @@ class NodePromises:
         with suppress(OSError):
             cgroup = Path("/proc/self/cgroup").read_text()[:BYTES_MOST // 2]
         self._own = (os.getpid(), start_time(os.getpid()) or 0, cgroup)
+        self._pid_namespace = 0
+        with suppress(OSError):
+            self._pid_namespace = os.stat("/proc/self/ns/pid").st_ino
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -73,8 +78,8 @@ class NodePromises:
         node = cgroup = held = 0
         with suppress(OSError), closing_fd(os.open(self._run_dir, _DIRECTORY)) as run:
             for name in os.listdir(run)[:MOUNTS_MOST]:
-                found = _read(run, name)
-                if found is None or found.pid == self._own[0] or start_time(found.pid) != found.start_time:
+                found = None if name == os.path.basename(self._state_dir) else _read(run, name)
+                if found is None or not self._lives(run, name, found):
                     continue
                 holds, beside = max(0, found.held), found.cgroup == self._own[2]
                 missing = max(0, found.budget - holds)
@@ -83,12 +88,19 @@ class NodePromises:
                 held += holds * beside
         return Promised(node, cgroup, held)
 
+    def _lives(self, run: int, name: str, promise: MemoryPromise) -> bool:
+        """Return whether the supervisor of a mount lives; where that is in another pid namespace, whether any process
+        of the mount does."""
+        if promise.pid_namespace in (0, self._pid_namespace):
+            return start_time(promise.pid) == promise.start_time
+        return life_lock.is_held(f"/proc/self/fd/{run}/{name}")
+
     def promise(self, budget: int, held: int) -> None:
         """Write this mount's down, where it has changed by enough. A fault costs others some knowledge, no more."""
         told = self._told
         if told is not None and told.budget == budget and abs(told.held - held) * CHANGE < budget:
             return
-        promise = MemoryPromise(*self._own, budget, held)
+        promise = MemoryPromise(*self._own, budget, held, self._pid_namespace)
         path = os.path.join(self._state_dir, FILE)
         try:
             with open(f"{path}.new", "wb") as file:

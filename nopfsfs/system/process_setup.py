@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from nopfsfs.config import MountConfig
-from nopfsfs.system import end_switch
+from nopfsfs.system import end_switch, life_lock
 from nopfsfs.system.bounded_run import module_command
 from nopfsfs.system.child_statuses import keep_child_statuses
 from nopfsfs.system.descriptors import closing_fd
@@ -148,12 +148,13 @@ def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes
 
 
 def begin(argv: list[str]) -> Handoff:
-    """Take the handoff, name the process, set up its heap, logging, priority and the end switch. First call in a
-    process's main."""
+    """Take the handoff, hold the lock of the mount's life, name the process, set up its heap, logging, priority and the
+    end switch. First call in a process's main."""
     share_heap()
     keep_child_statuses()
     with os.fdopen(int(argv[1]), "rb") as file:
         handoff = Handoff.decode(file.read())
+    life_lock.hold(handoff.config.state_dir)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
     set_up_logging(handoff.config, handoff.role)
     set_priority(handoff.role)

@@ -12,6 +12,7 @@ import pytest
 
 from nopfsfs.control.process_list import PIDS_FILE, start_time, write_pids
 from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
+from nopfsfs.system import life_lock
 
 
 def dead_pid_in(directory: Path) -> None:
@@ -28,6 +29,17 @@ def test_only_the_dead_are_swept(tmp_path: Path) -> None:
     write_pids(str(tmp_path / "alive"), {"supervisor": os.getpid()})
     sweep_run_dir(str(tmp_path))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alive", "being made"]
+
+
+def test_who_lives_where_process_ids_say_nothing(tmp_path: Path) -> None:
+    """A mount of another pid namespace: its processes are not seen, but they hold its lock."""
+    dead_pid_in(tmp_path / "mount")
+    alive = life_lock.make(str(tmp_path / "mount"))
+    sweep_run_dir(str(tmp_path))
+    assert (tmp_path / "mount").exists()
+    os.close(alive)
+    sweep_run_dir(str(tmp_path))
+    assert not (tmp_path / "mount").exists()
 
 
 HERE, GONE = os.getpid(), 1 << 23  # no process has such a number

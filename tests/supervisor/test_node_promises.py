@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.supervisor.node_promises import FILE, LOCK_S, MOUNTS_MOST, MemoryPromise, NodePromises
+from nopfsfs.system import life_lock
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.node_memory import NOTHING_PROMISED
 from nopfsfs.system.proc import start_time
 from tests.waiting import wait_until
@@ -49,6 +51,17 @@ def test_what_others_do_not_hold_yet_is_theirs(node: NodePromises, tmp_path: Pat
 def test_a_mount_does_not_count_itself(node: NodePromises) -> None:
     node.promise(1000, 0)
     assert node.others() == NOTHING_PROMISED
+
+
+def test_a_mount_whose_processes_cannot_be_seen(node: NodePromises, tmp_path: Path) -> None:
+    """In a pid namespace of its own its lock says whether it lives, not whatever has its pid here."""
+    own = os.stat("/proc/self/ns/pid").st_ino
+    there = beside(tmp_path, "there", os.getppid(), budget=1000, held=300, pid_namespace=own + 1)
+    beside(tmp_path, "here", os.getppid(), budget=10, held=0, pid_namespace=own)
+    assert node.others() == (10, 10, 0)
+    with closing_fd(life_lock.make(str(there))):
+        assert node.others() == (710, 710, 300)
+    assert node.others() == (10, 10, 0)
 
 
 def test_what_is_told_is_read_by_others(node: NodePromises, tmp_path: Path) -> None:
