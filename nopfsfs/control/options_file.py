@@ -11,7 +11,7 @@ from typing import Any
 
 from nopfsfs.config import MountConfig
 from nopfsfs.system.atomic_file import whole_file
-from nopfsfs.system.kept_file import read_own
+from nopfsfs.system.trusted_path import read_own
 
 OPTIONS_FILE = "options.json"
 _BYTES_MOST = 1 << 18

@@ -23,6 +23,17 @@ def all_processes_are_gone(facts: Facts) -> Finding | None:
     )
 
 
+def processes_cannot_be_seen(facts: Facts) -> Finding | None:
+    if not facts.is_unseen:
+        return None
+    return Finding(
+        Weight.NOTE,
+        "The processes of the mount live, and cannot be seen from here: this is another pid namespace, as in a "
+        "container. So nothing is said of them.",
+        f"Run it where they are, on the node: nopfs doctor {facts.path}",
+    )
+
+
 def mount_without_processes(facts: Facts) -> Finding | None:
     if not facts.path or facts.failure("processes") or facts.rows("processes"):
         return None
@@ -320,7 +331,7 @@ def a_mount_of_the_node_has_no_supervisor(facts: Facts) -> Finding | None:
 
 
 RULES_OF_STATE: tuple[Rule, ...] = (
-    all_processes_are_gone, mount_without_processes, no_server_lives, mount_does_not_answer,
+    all_processes_are_gone, processes_cannot_be_seen, mount_without_processes, no_server_lives, mount_does_not_answer,
     mount_answers_with_an_error, a_process_is_stopped, source_does_not_answer, source_answers_with_an_error,
     supervisor_is_gone, supervisor_does_not_answer, mount_is_another_users, another_mount_lies_above,
     a_process_sleeps_in_the_kernel, an_old_process_is_left, memory_was_short, descriptors_are_short,

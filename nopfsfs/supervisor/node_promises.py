@@ -21,7 +21,7 @@ import msgspec
 from nopfsfs.system import life_lock
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.node_memory import Promised
-from nopfsfs.system.proc import start_time
+from nopfsfs.system.proc import pid_namespace, start_time
 
 log = logging.getLogger(__name__)
 FILE = "node.json"
@@ -54,9 +54,7 @@ class NodePromises:
         with suppress(OSError):
             cgroup = Path("/proc/self/cgroup").read_text()[:BYTES_MOST // 2]
         self._own = (os.getpid(), start_time(os.getpid()) or 0, cgroup)
-        self._pid_namespace = 0
-        with suppress(OSError):
-            self._pid_namespace = os.stat("/proc/self/ns/pid").st_ino
+        self._pid_namespace = pid_namespace()
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -78,8 +76,8 @@ class NodePromises:
         node = cgroup = held = 0
         with suppress(OSError), closing_fd(os.open(self._run_dir, _DIRECTORY)) as run:
             for name in os.listdir(run)[:MOUNTS_MOST]:
-                found = None if name == os.path.basename(self._state_dir) else _read(run, name)
-                if found is None or not self._lives(run, name, found):
+                found = _read(run, name)
+                if found is None or not self._is_anothers(run, name, found):
                     continue
                 holds, beside = max(0, found.held), found.cgroup == self._own[2]
                 missing = max(0, found.budget - holds)
@@ -88,11 +86,11 @@ class NodePromises:
                 held += holds * beside
         return Promised(node, cgroup, held)
 
-    def _lives(self, run: int, name: str, promise: MemoryPromise) -> bool:
-        """Return whether the supervisor of a mount lives; where that is in another pid namespace, whether any process
-        of the mount does."""
+    def _is_anothers(self, run: int, name: str, promise: MemoryPromise) -> bool:
+        """Return whether the supervisor of another mount lives; where that is in another pid namespace, whether any
+        process of the mount does."""
         if promise.pid_namespace in (0, self._pid_namespace):
-            return start_time(promise.pid) == promise.start_time
+            return promise.pid != self._own[0] and start_time(promise.pid) == promise.start_time
         return life_lock.is_held(f"/proc/self/fd/{run}/{name}")
 
     def promise(self, budget: int, held: int) -> None:

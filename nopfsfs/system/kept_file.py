@@ -1,33 +1,19 @@
-"""Small files that a mount leaves for the next one: read only if they are this user's. Those beside the index have a
-line with kind, version and checksum, then JSON."""
+"""Small files beside the index, kept for the next mount: a line with kind, version and checksum, then JSON."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 from typing import Any, NamedTuple, NoReturn
 
 import xxhash
 
 from nopfsfs.system.atomic_file import whole_file
-from nopfsfs.system.trusted_path import make_directories, trusted_parent
-
-
-def read_own(path: str, most: int) -> bytes:
-    """The bytes of a regular file of this user's, at most `most` + 1 of them; no link is followed. Raises ValueError
-    for a file of another user or kind, OSError."""
-    with trusted_parent(path) as (directory, name):
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
-            raise ValueError("not a file of this user")
-        return file.read(most + 1)
+from nopfsfs.system.trusted_path import make_directories, read_own
 
 
 class KeptFile(NamedTuple):
-    """A kind of the files beside the index, of at most `most` bytes."""
+    """A kind of such files, of at most `most` bytes."""
 
     kind: str
     version: int

@@ -1,6 +1,6 @@
 """Paths that lead where their owner says: opened step by step, through no link of another user.
 
-A process that writes to a file below a directory that others may change must not be led elsewhere by their links. A
+A process that uses a file below a directory that others may change must not be led elsewhere by their links. A
 link is followed where it is root's or this user's; the last component is never followed.
 """
 
@@ -82,6 +82,18 @@ def _step(fd: int, name: str, make: int | None) -> int:
 
 def _parts(path: str) -> list[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def read_own(path: str, most: int) -> bytes:
+    """The bytes of a regular file of this user's, at most `most` + 1 of them; no link is followed. Raises ValueError
+    for a file of another user or kind, OSError."""
+    with trusted_parent(path) as (directory, name):
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a file of this user")
+        return file.read(most + 1)
 
 
 def open_for_append(path: str) -> int:

@@ -64,6 +64,9 @@ Change = dict[str, Any]  # by `part` or `part.key.key`, what is other than WELL
 CASES: list[tuple[Rule, Change, str]] = [
     (state.all_processes_are_gone, {"processes": [gone("supervisor", 10), gone("server-0", 11)]},
      "nopfs-umount /mnt/fast"),
+    (state.processes_cannot_be_seen, {"processes": [gone("supervisor", 10), gone("server-0", 11)],
+                                      "mounts": [{"mountpoint": "/mnt/fast", "living": [], "held": True}]},
+     "on the node: nopfs doctor /mnt/fast"),
     (state.mount_without_processes, {"processes": [], "status": NO_ANSWER}, "loginctl enable-linger"),
     (state.mount_without_processes, {"processes": [], "answers": {"errno": errno.ENOTCONN}}, "nopfs-umount /mnt/fast"),
     (state.supervisor_is_gone, {"processes": [gone("supervisor", 10), *ALIVE[1:]], "status": NO_ANSWER},

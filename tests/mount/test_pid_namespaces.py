@@ -50,6 +50,7 @@ def test_a_mount_there_leaves_the_state_of_one_here(data: Path, tmp_path: Path) 
         read_all(m, readers=1)
 
 
+@pytest.mark.long
 def test_a_mount_that_was_killed_there_is_swept_here(data: Path, tmp_path: Path) -> None:
     """With its namespace all of its processes end."""
     there = tmp_path / "there"
@@ -64,8 +65,20 @@ def test_a_mount_that_was_killed_there_is_swept_here(data: Path, tmp_path: Path)
             assert state_dirs_at(there) == []
 
 
-def test_the_status_of_a_mount_that_is_seen_there(data: Path, tmp_path: Path) -> None:
-    """The mount is not taken for dead."""
+def test_a_mount_that_is_seen_there_is_not_taken_for_dead(data: Path, tmp_path: Path) -> None:
     with mounted(data, work=tmp_path) as m:
         assert "running" in apart(m, f"{MODULE}nopfs status {m.path} --json")
+        words = apart(m, f"{MODULE}nopfs doctor --output {tmp_path}/archive.tar.gz {m.path}")
+        found = " ".join(words.split())
+        assert "cannot be seen from here" in found
+        assert "are gone" not in found
         assert m.status()["state"] == "running"
+
+
+@pytest.mark.long
+def test_its_end_is_ordered_there(data: Path, tmp_path: Path) -> None:
+    """Who unmounts waits for the end of processes that it cannot see."""
+    with mounted(data, work=tmp_path) as m:
+        apart(m, f"{MODULE}umount {m.path}")
+        assert not m.living()
+        assert state_dirs_at(m.path) == []

@@ -17,7 +17,7 @@ from nopfsfs.supervisor.node_promises import FILE, LOCK_S, MOUNTS_MOST, MemoryPr
 from nopfsfs.system import life_lock
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.node_memory import NOTHING_PROMISED
-from nopfsfs.system.proc import start_time
+from nopfsfs.system.proc import pid_namespace, start_time
 from tests.waiting import wait_until
 
 CGROUP = Path("/proc/self/cgroup").read_text()
@@ -55,7 +55,7 @@ def test_a_mount_does_not_count_itself(node: NodePromises) -> None:
 
 def test_a_mount_whose_processes_cannot_be_seen(node: NodePromises, tmp_path: Path) -> None:
     """In a pid namespace of its own its lock says whether it lives, not whatever has its pid here."""
-    own = os.stat("/proc/self/ns/pid").st_ino
+    own = pid_namespace()
     there = beside(tmp_path, "there", os.getppid(), budget=1000, held=300, pid_namespace=own + 1)
     beside(tmp_path, "here", os.getppid(), budget=10, held=0, pid_namespace=own)
     assert node.others() == (10, 10, 0)
