@@ -89,6 +89,9 @@ class Unmounter:
         processes = read_pids(state_dir, owner=owner)
         self._end_stopped_supervisor(processes)
         with ExitStack() as stack:
+            alive = life_lock.open_lock(state_dir, owner)
+            if alive >= 0:
+                stack.callback(os.close, alive)
             held = HeldConnection(self.located.mount)
             stack.callback(held.close)
             last = asked = None
@@ -103,7 +106,7 @@ class Unmounter:
             self._unmount(processes)
             if self.ending.code is Exit.LAZY:
                 self._stop(asked)
-            self._await_end(last, asked, processes, held)
+            self._await_end(last, asked, processes, held, alive)
         return self.ending
 
     def _stop(self, asked: Connection | None) -> None:
@@ -156,9 +159,11 @@ class Unmounter:
         return found
 
     def _await_end(
-        self, last: Connection | None, asked: Connection | None, processes: Sequence[Process], held: HeldConnection
-    ) -> None:
-        """Wait for the final record and for the end of the processes; kill the processes that do not end."""
+        self, last: Connection | None, asked: Connection | None, processes: Sequence[Process], held: HeldConnection,
+        alive: int,
+    ) -> None:  # fmt: skip
+        """Wait for the final record and for the end of the processes; kill the processes that do not end. `alive`: the
+        descriptor of their lock."""
         deadline = time.monotonic() + self.limits.end
         if last is not None:
             with suppress(NopfsError):
@@ -169,10 +174,11 @@ class Unmounter:
         if living(processes):
             return
         deadline = max(deadline, time.monotonic() + self.limits.call)
-        if life_lock.await_release(self.state.here, self.located.owner, deadline):
+        if life_lock.await_release(alive, self.located.owner, deadline):
             self.state.remove()
         else:
-            self.say("the daemon did not end; its processes cannot be seen from this pid namespace")
+            self.ending.code = Exit.STUCK
+            self.say("the daemon did not end: some process of it lives on, most likely in another pid namespace")
 
     def _final(self, last: Connection, asked: Connection | None) -> Record:
         """The final record. A mount with a copy in another mount namespace does not end by itself: then the request to

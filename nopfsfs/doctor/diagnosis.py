@@ -98,9 +98,13 @@ def _processes(located: Located) -> list[dict[str, Any]]:
 
 
 def _cgroup(located: Located) -> dict[str, Any]:
-    """The cgroup of the mount's processes; of this one where none lives."""
+    """The cgroup of the mount's processes; of this one where none lives. Raises LookupError where they cannot be seen.
+    """
     processes = read_pids(located.state_dir, owner=located.owner)
-    return node_parts.cgroup_of(next((process.pid for process in processes if process.alive()), "self"))
+    living = [process.pid for process in processes if process.alive()]
+    if not living and mount_parts.is_held(located):
+        raise LookupError("the processes are in another pid namespace")
+    return node_parts.cgroup_of(living[0] if living else "self")
 
 
 def _reader(options: Mapping[str, Any] | None, owner: int) -> int:

@@ -87,13 +87,13 @@ class Facts:
     @property
     def is_dead(self) -> bool:
         """True when the mount had processes, and all are gone."""
-        return bool(self.rows("processes")) and not self.processes() and not self.is_unseen
+        known = not self.failure("mount") and not self.is_unseen
+        return known and bool(self.rows("processes")) and not self.processes()
 
     @property
     def is_unseen(self) -> bool:
         """True when processes of the mount live, and none can be seen by its id."""
-        held = any(one.get("held") and one.get("mountpoint") == self.path for one in self.rows("mounts"))
-        return held and bool(self.rows("processes")) and not self.processes()
+        return bool(self.get("mount", "held")) and not self.failure("processes") and not self.processes()
 
 
 Rule = Callable[[Facts], Finding | None]

@@ -13,6 +13,7 @@ from typing import Any
 from nopfsfs.control.client import Command
 from nopfsfs.control.find_mount import Located
 from nopfsfs.fuse.mount_table import is_in_place
+from nopfsfs.system import life_lock
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.trusted_path import trusted_parent
 
@@ -28,15 +29,20 @@ def ask(located: Located, command: Command, **further: Any) -> dict[str, Any]:
 
 
 def describe_mount(located: Located) -> dict[str, Any]:
-    """Describe the mount as the kernel has it; `in_place`: nothing is mounted above it."""
+    """Describe the mount as the kernel has it; `in_place`: nothing is mounted above it; `held`: its lock is."""
     with open("/proc/self/mountinfo", "rb") as file:
         lines = os.fsdecode(file.read()).split("\n")
     device = f"0:{located.mount.minor}"
     return {
         "path": located.path, "owner": located.owner, "owner_name": located.owner_name,
-        "in_place": is_in_place(located.mount),
+        "in_place": is_in_place(located.mount), "held": is_held(located),
         "mountinfo": [line for line in lines if line.split(" ")[2:3] == [device]], "mount": asdict(located.mount),
     }  # fmt: skip
+
+
+def is_held(located: Located) -> bool:
+    """Return whether some process of the mount lives, by its lock, as far as this user may look."""
+    return os.geteuid() in (0, located.owner) and life_lock.is_held(located.state_dir, located.owner)
 
 
 def look_at(path: str) -> dict[str, Any]:

@@ -30,12 +30,12 @@ def processes_cannot_be_seen(facts: Facts) -> Finding | None:
         Weight.NOTE,
         "The processes of the mount live, and cannot be seen from here: this is another pid namespace, as in a "
         "container. So nothing is said of them.",
-        f"Run it where they are, on the node: nopfs doctor {facts.path}",
+        f"Run it where the mount was made: nopfs doctor {facts.path}",
     )
 
 
 def mount_without_processes(facts: Facts) -> Finding | None:
-    if not facts.path or facts.failure("processes") or facts.rows("processes"):
+    if not facts.path or facts.failure("processes") or facts.rows("processes") or facts.is_unseen:
         return None
     if facts.get("answers", "errno") == errno.ENOTCONN:
         return Finding(

@@ -43,6 +43,14 @@ class MemoryPromise(msgspec.Struct):
     pid_namespace: int = 0  # an inode number; 0: not known
 
 
+def own_cgroup() -> str:
+    """Return a text that is the same in all processes of this one's cgroup; "" where it is not known. Containers that
+    have a cgroup namespace each all call their own "/"."""
+    with suppress(OSError):
+        return f"{os.stat('/proc/self/ns/cgroup').st_ino} {Path('/proc/self/cgroup').read_text()[:BYTES_MOST // 2]}"
+    return ""
+
+
 class NodePromises:
     """The promises of a mount with a state directory, and of those beside it."""
 
@@ -50,10 +58,7 @@ class NodePromises:
         """`run_dir`: the directory of this user's in which all state directories are."""
         self._state_dir, self._run_dir = state_dir, run_dir
         self._told: MemoryPromise | None = None
-        cgroup = ""
-        with suppress(OSError):
-            cgroup = Path("/proc/self/cgroup").read_text()[:BYTES_MOST // 2]
-        self._own = (os.getpid(), start_time(os.getpid()) or 0, cgroup)
+        self._own = (os.getpid(), start_time(os.getpid()) or 0, own_cgroup())
         self._pid_namespace = pid_namespace()
 
     @contextmanager

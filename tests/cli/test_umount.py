@@ -20,6 +20,8 @@ from nopfsfs.control.find_mount import Located
 from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import HeldConnection, Holder, Mount, find_mount, holders
+from nopfsfs.system import life_lock
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.proc import is_stopped
 from nopfsfs.system.state_dirs import StateDir, make_state_dir
 from tests.conftest import FakeMount, FakeMounts
@@ -161,6 +163,16 @@ def test_a_daemon_that_hangs(
     assert time.monotonic() - begin < 15
     assert_nothing_left(fake)
     assert reader[0].wait(20) != 0
+
+
+@pytest.mark.mount
+def test_a_process_that_cannot_be_seen_and_lives_on(fake_mount: FakeMounts, capsys: Output) -> None:
+    """One in another pid namespace: it holds the lock, and is in no list."""
+    fake = fake_mount()
+    with closing_fd(life_lock.make(fake.state_dir)):
+        assert main([fake.mountpoint], SHORT) == Exit.STUCK
+    assert "some process of it lives on" in capsys.readouterr().err
+    assert find_mount(fake.mountpoint) is None
 
 
 def test_processes_of_a_later_mount_get_no_signal(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from identifying import mounts
 
+from tests.waiting import wait_until
+
 APART, READERS = 2, 12
 LATE_S = 0.5
 
@@ -31,13 +33,14 @@ def test_no_reader_is_begun_before_its_turn(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     with begin(tmp_path, names) as job:
         children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
-        while not (begun := children.read_text().split()):
-            time.sleep(0.01)
-        time.sleep(LATE_S)
-        begun = children.read_text().split()
-        with open(tmp_path / names[0], "wb"):
-            pass
-        assert job.wait(20) == 0
+        try:
+            assert wait_until(lambda: children.read_text().split())
+            time.sleep(LATE_S)
+            begun = children.read_text().split()
+            os.close(os.open(tmp_path / names[0], os.O_RDWR))  # wakes the reader, and waits for none
+            assert job.wait(20) == 0
+        finally:
+            job.kill()
     assert 1 <= len(begun) <= APART + 1
 
 

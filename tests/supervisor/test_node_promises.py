@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.supervisor.node_promises import FILE, LOCK_S, MOUNTS_MOST, MemoryPromise, NodePromises
+from nopfsfs.supervisor.node_promises import FILE, LOCK_S, MOUNTS_MOST, MemoryPromise, NodePromises, own_cgroup
 from nopfsfs.system import life_lock
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.node_memory import NOTHING_PROMISED
 from nopfsfs.system.proc import pid_namespace, start_time
 from tests.waiting import wait_until
 
-CGROUP = Path("/proc/self/cgroup").read_text()
+CGROUP = own_cgroup()
 
 
 def beside(run_dir: Path, name: str, pid: int, budget: int, held: int, cgroup: str = CGROUP, **other: object) -> Path:
@@ -61,6 +61,8 @@ def test_a_mount_whose_processes_cannot_be_seen(node: NodePromises, tmp_path: Pa
     assert node.others() == (10, 10, 0)
     with closing_fd(life_lock.make(str(there))):
         assert node.others() == (710, 710, 300)
+        beside(tmp_path, "there", os.getppid(), 1000, 300, cgroup="1 0::/\n", pid_namespace=own + 1)
+        assert node.others() == (710, 10, 0), "of another cgroup namespace"
     assert node.others() == (10, 10, 0)
 
 
