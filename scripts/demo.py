@@ -308,7 +308,7 @@ def short(path: Path) -> str:
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="One training job: slow source, nopfsfs mount, local copy.")
     parser.add_argument("--files", type=int, default=4000, help="for the I/O-bound job (0: leave it out)")
-    parser.add_argument("--decode-files", type=int, default=1500, help="for the decoding job (0: leave it out)")
+    parser.add_argument("--decode-files", type=int, default=1000, help="for the decoding job (0: leave it out)")
     parser.add_argument("--runs", type=int, default=1, help="to take the median of; 5 give figures worth quoting")
     parser.add_argument("--no-mount", action="store_true", help="try the demo itself: bindfs for nopfsfs")
     parser.add_argument("--record", type=Path, default=lab.BUILD / "demo.json")
