@@ -30,7 +30,7 @@ def processes_cannot_be_seen(facts: Facts) -> Finding | None:
         Weight.NOTE,
         "The processes of the mount live, and cannot be seen from here: this is another pid namespace, as in a "
         "container. So nothing is said of them.",
-        f"Run it where the mount was made: nopfs doctor {facts.path}",
+        f"Run this command where the mount was made: nopfs doctor {facts.path}",
     )
 
 

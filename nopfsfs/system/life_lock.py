@@ -11,13 +11,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import struct
 import time
 from contextlib import suppress
 
 from nopfsfs.system.as_user import bytes_as_user, fd_as_user
-from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
+from nopfsfs.system.directory_access import open_regular
 
 FILE = "alive"
 _MODE = 0o1600  # the sticky bit: systemd-tmpfiles leaves such a file in /tmp, which nobody reads for weeks
@@ -28,16 +28,17 @@ _FLOCK = "hhqqi4x"  # struct flock of fcntl(2) where off_t has 64 bits: type, wh
 
 
 def make(state_dir: str) -> int:
-    """Make the file in a new state directory, and hold the lock; return the descriptor, whose end is that of the lock.
-    Raises OSError."""
+    """Make the file in a new state directory, and hold the lock until the descriptor that is returned is closed. Raises
+    OSError."""
     fd = os.open(os.path.join(state_dir, FILE), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    _lock(fd)
+    with closed_on_error(fd):
+        _lock(fd)
     return fd
 
 
 def hold(state_dir: str) -> None:
     """Hold the lock until this process ends. Nothing is held where there is no such file: the state directory is gone,
-    or a release before made it, whose mounts are known by their process ids alone."""
+    or an earlier release made it, whose mounts are known by their process ids alone."""
     with suppress(OSError):
         _lock(_open(state_dir))  # never closed: the end of the process ends the lock
 
@@ -91,10 +92,6 @@ def _lock(fd: int) -> None:
 
 
 def _open(state_dir: str) -> int:
-    """Raises OSError."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    fd = os.open(os.path.join(state_dir or "/dev/null", FILE), flags)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EPERM, "no file of the mount", state_dir)
-    return fd
+    """Open the file of a state directory to look at it, or to lock it. Raises OSError."""
+    with closing_fd(os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        return open_regular(FILE, directory)
