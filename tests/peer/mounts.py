@@ -88,6 +88,14 @@ class Mounts:
     def process(self, node: int, role: str) -> Process:
         return next(process for process in self.processes(node) if process.role == role)
 
+    def wait_restarted(self, node: int, died: Process) -> None:
+        """Until another process does what `died` did; for a while there is none."""
+
+        def restarted() -> bool:
+            return any(process.role == died.role and process.pid != died.pid for process in self.processes(node))
+
+        assert wait_until(restarted, LIMIT_S), self.log()
+
     def peer(self, node: int) -> int:
         """The pid of a node's peer process."""
         return ranks_of(self.mark)[node]

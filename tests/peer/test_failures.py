@@ -186,7 +186,7 @@ def test_a_stager_is_killed_in_mid_epoch(made: Made, implementation: str) -> Non
         killed.signal(signal.SIGKILL)
 
         readers.epoch(2)
-        assert wait_until(lambda: m.process(1, "stager").pid != killed.pid, LIMIT_S)
+        m.wait_restarted(1, killed)
         assert wait_until(lambda: all(process["running"] for process in m.status(1)["processes"]), LIMIT_S)
         before = fetched(m, *range(NODES))
         lent = m.stager(1, "lent_files")
