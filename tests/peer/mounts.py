@@ -89,7 +89,7 @@ class Mounts:
         return next(process for process in self.processes(node) if process.role == role)
 
     def wait_restarted(self, node: int, died: Process) -> None:
-        """Until another process does what `died` did; for a while there is none."""
+        """Until another process has the role of `died`. Right after a death no process has it."""
 
         def restarted() -> bool:
             return any(process.role == died.role and process.pid != died.pid for process in self.processes(node))
