@@ -39,6 +39,9 @@ _IDENTIFIER = "nopfs"  # journalctl -t nopfs
 _USER_FACILITY = 1 << 3  # syslog(3)
 _SEVERITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which people end a process
+# numpy's OpenBLAS starts a thread for each processor of the node at import; each spins for a while, and counts against
+# the limit of processes. No process of a mount has a use for them.
+_NO_ALGEBRA = {"OPENBLAS_NUM_THREADS": "1"}
 _NICE = {"super": 0, "server": -10, "stager": 5}
 
 
@@ -144,7 +147,8 @@ def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes
     the session of this process, with its outputs; `popen`, which goes to `subprocess.Popen`, may name others."""
     with closing_fd(handoff.write()) as fd:
         command, fds = module_command(module, str(fd)), (fd, *handoff.fds.values())
-        return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)
+        env = {**os.environ, **_NO_ALGEBRA}
+        return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", env=env, **popen)
 
 
 def begin(argv: list[str]) -> Handoff:

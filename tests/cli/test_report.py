@@ -88,6 +88,7 @@ def test_a_daemon_of_another_release(fake_mount: FakeMounts, tmp_path: Path, cap
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not any(map(shutil.which, BROWSERS)) and "NOPFSFS_SITE" not in os.environ,
     reason="no browser is installed; make test-site has one",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import slow
 from tests.frameworks.training import SAID, TRAIN, UNSAID, Training, has_counted, needs
 
 pytestmark = needs("torch", "torchvision", "accelerate", "transformers", "lightning")
@@ -15,8 +16,8 @@ READS = 6000  # files of a process, at half a millisecond each: past any bar, on
 @pytest.mark.parametrize(
     ("world", "ranks", "said"),
     [
-        (2, [1], "nothing"),
-        (4, [2, 3], "nothing"),
+        slow(2, [1], "nothing"),
+        slow(4, [2, 3], "nothing"),
         (8, [4, 5, 6, 7], "wrong"),
         (16, [8, 9, 10, 11], "nothing"),
         (16, [8, 9, 10, 11], "world"),
@@ -56,7 +57,7 @@ def test_all_processes_here(training: Training, kind: str, workers: int, said: b
 
 @pytest.mark.parametrize(
     ("job", "kind", "batch"),
-    [("torch_job", "torchrun", 16), ("torch_users_job", "accelerate", 12), ("torch_users_job", "trainer", 8)],
+    [("torch_job", "torchrun", 16), slow("torch_users_job", "accelerate", 12), ("torch_users_job", "trainer", 8)],
 )
 def test_the_second_of_two_nodes(training: Training, job: str, kind: str, batch: int) -> None:
     training.found(

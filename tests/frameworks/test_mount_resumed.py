@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import slow
 from tests.frameworks.training import SAID_MIDDLE, UNSAID, Bar, Training, needs
 
 pytestmark = needs("torch", "torchvision", "torchdata", "transformers", "lightning")
@@ -22,7 +23,7 @@ def test_resumed(training: Training, kind: str, workers: int, bar: Bar) -> None:
 
 @pytest.mark.parametrize(
     ("workers", "dealt"),
-    [(0, {}), (2, {}), (2, {"world": 2, "rank": 1})],
+    [(0, {}), slow(2, {}), (2, {"world": 2, "rank": 1})],
 )
 def test_stateful_loader(training: Training, workers: int, dealt: dict[str, int]) -> None:
     told = {"kind": "stateful", "workers": workers, "seed": SEED, "state": str(training.work / "state"), **dealt}

@@ -10,7 +10,7 @@ from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, SAID, TRAIN, UNSAID,
 pytestmark = needs("torch", "torchvision")
 
 ALL = [(0, 0), slow(0, 2), slow(42, 0), (42, 2), slow(123456, 0), (123456, 2)]
-FEW = [slow(1, 0), (42, 2), (2024, 2)]
+FEW = [slow(1, 0), (42, 2), slow(2024, 2)]
 TWO = [slow(1, 0), (42, 2)]
 
 
@@ -30,11 +30,11 @@ def test_distributed_alone(training: Training, seed: int, workers: int) -> None:
     [
         (2, "0-1", 1, 2, "flags"),
         (5, "0-4", 42, 0, "plan"),
-        (8, "0-7", 7, 0, "flags"),
+        slow(8, "0-7", 7, 0, "flags"),
         (8, "0-7", 123, 2, "plan"),
         (2, "1", 3, 0, "plan"),
         (5, "3", 42, 2, "flags"),
-        (5, "0", 7, 2, "plan"),
+        slow(5, "0", 7, 2, "plan"),
         (8, "6", 7, 2, "plan"),
     ],
 )
@@ -106,7 +106,8 @@ def test_persistent_workers(training: Training) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "workers", "sampler"), [(1, 0, False), (42, 2, False), (2024, 2, False), (1, 2, True), (42, 0, True)]
+    ("seed", "workers", "sampler"),
+    [(1, 0, False), (42, 2, False), slow(2024, 2, False), (1, 2, True), slow(42, 0, True)],
 )
 def test_a_generator_of_its_own(training: Training, seed: int, workers: int, sampler: bool) -> None:
     flags = ["--seed", str(seed)]

@@ -65,6 +65,7 @@ def test_addresses() -> None:
     assert parse_address("[::1]:0") == ("::1", 0)
 
 
+@pytest.mark.long
 def test_clients_that_say_nothing_hold_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are answered at a time are hung up; the others make room when their time is over."""
     monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)

@@ -86,6 +86,7 @@ def test_a_mount_that_hangs_holds_a_scrape_for_its_limit_and_is_asked_once(
             assert found == {"/hangs": False, "/works": True}
 
 
+@pytest.mark.long
 def test_many_that_hang_hold_it_for_the_limit_of_all_and_do_not_starve_the_others(
     there: list[Mount], scraper: Scraper, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def _is_connected(m: Mounted, pid: int) -> bool:
     return state == "S" and sockets > 0 and m.status()["state"] == "running"
 
 
+@pytest.mark.long
 def test_a_sample_is_said_to_be_one(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", str(SEED), "--signal", "tripwire") as m, listening(m) as log:
         assert wait_until(lambda: _is_connected(m, log.pid))

@@ -101,6 +101,7 @@ def test_a_mount_that_is_well(mounting: Mounting, data: Path, tmp_path: Path) ->
     assert {"versions.json", "kernel.json", "clock.json", "cgroup.json", "node.json", "tune.json"} <= set(found.files)
 
 
+@pytest.mark.long
 def test_hidden_paths(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     policy = tmp_path / "rules.toml"
     policy.write_text("version = 1\n[[rule]]\nweight = 0.5\n[[rule]]\nmatch = { user = 'nobody-*' }\nweight = 0.1\n")

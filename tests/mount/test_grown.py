@@ -32,6 +32,7 @@ def found(path: Path) -> object:
     return one
 
 
+@pytest.mark.long
 def test_files_that_grew_from_4_kib_to_40_mb_stay_within_the_budget(mounting: Mounting, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()

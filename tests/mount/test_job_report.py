@@ -79,6 +79,7 @@ def test_nopfs_umount_writes_it_for_a_mount_that_was_killed(
     assert (found["state"], found["final"], found["source"]) == ("killed", False, str(data))
 
 
+@pytest.mark.long
 def test_a_report_that_cannot_be_written_costs_the_report_alone(
     mounting: Mounting, data: Path, open_to_all: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_without_a_disk_blocks_stay_in_memory(
     assert status["used"]["ram"] >= room * total(data)
 
 
+@pytest.mark.long
 def test_readers_of_the_same_files_at_once_read_each_block_once(data: Path, disk: Path, tmp_path: Path) -> None:
     with mounted(data, *FLAGS, "--disk", f"{disk}:400M", work=tmp_path, disks=[disk]) as m:
         read_all(m, readers=4, rounds=2)

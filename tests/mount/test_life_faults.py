@@ -184,6 +184,7 @@ def make_deep(top: Path) -> None:
     os.close(fd)
 
 
+@pytest.mark.long
 def test_long_names_and_paths_that_are_longer_than_any(tmp_path: Path) -> None:
     """What is listed can be read; what is not was counted, and said."""
     make_deep(tmp_path / "source")

@@ -126,6 +126,7 @@ def test_files_on_disk_are_read_there_by_the_kernel(mounting: Mounting, data: Pa
         assert SAYS_SO in m.log.read_text()
 
 
+@pytest.mark.long
 def test_of_files_in_memory_nothing_changes(mounting: Mounting, data: Path, real_disk: Path) -> None:
     with mounting(data, "--passthrough", "on", "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         read_all(m, rounds=3)
@@ -194,6 +195,7 @@ def test_on_a_stacked_file_system_it_is_off(mounting: Mounting, data: Path, tmp_
         subprocess.run(["umount", str(tmp_path / "overlay")], check=True)
 
 
+@pytest.mark.long
 def test_as_another_user_the_right_is_kept_for_this_alone(
     mounting: Mounting, open_to_all: Path, data: Path, real_disk: Path
 ) -> None:
@@ -233,6 +235,7 @@ def test_without_the_right_it_is_off(mounting: Mounting, data: Path, real_disk: 
         read_all(m)
 
 
+@pytest.mark.long
 def test_one_that_is_open_stays_in_its_mode(mounting: Mounting, data: Path, real_disk: Path) -> None:
     with mounting(data, *ON, "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         there = settle(m)

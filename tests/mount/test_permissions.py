@@ -123,6 +123,7 @@ def test_extended_attributes_are_the_sources_and_the_mounts_own(mounting: Mounti
         assert raised.value.errno == errno.ENODATA
 
 
+@pytest.mark.long
 def test_another_reader_of_the_source(mounting: Mounting, open_to_all: Path) -> None:
     """A root-squashed source, read as the user who may."""
     backing = open_to_all / "backing"

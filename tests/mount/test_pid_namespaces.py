@@ -65,6 +65,7 @@ def test_a_mount_that_was_killed_there_is_swept_here(data: Path, tmp_path: Path)
             assert state_dirs_at(there) == []
 
 
+@pytest.mark.long
 def test_a_mount_that_is_seen_there_is_not_taken_for_dead(data: Path, tmp_path: Path) -> None:
     with mounted(data, work=tmp_path) as m:
         assert "running" in apart(m, f"{MODULE}nopfs status {m.path} --json")

@@ -241,6 +241,7 @@ def test_the_seconds_that_readers_waited_are_those_of_a_reader_s_own_clock(mount
     assert 1 <= sum(one["waits"] for one in found) <= files
 
 
+@pytest.mark.long
 def test_metrics_agree_with_the_source_where_no_plan_is_known_and_files_have_several_blocks(
     mounting: Mounting, tmp_path: Path
 ) -> None:
@@ -267,6 +268,7 @@ def test_metrics_agree_with_the_source_where_no_plan_is_known_and_files_have_sev
     assert found["nopfs_source_requests_total"] == blocks <= counted.reads
 
 
+@pytest.mark.long
 def test_stats(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     words = [*module("nopfs"), "stats"]
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:

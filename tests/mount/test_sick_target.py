@@ -80,6 +80,7 @@ def test_eighty_stuck_reads_leave_hits_and_other_misses_alone(
         m.wait_status(lambda s: (s["stager"]["stuck_reads"], s["stager"]["spare_workers"]) == (0, 0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [80], indirect=True)
 def test_eighty_stuck_reads_of_the_servers_own_leave_others_alone(
     mounting: Mounting, source: SlowSource, backing: Path

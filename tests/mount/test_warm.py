@@ -71,6 +71,7 @@ def test_what_is_warm_is_read_without_the_source(mounting: Mounting, source: Pat
         assert metrics["served"]["source"]["files"] == metrics["direct_reads"] == 0
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_said_and_disks_take_more(mounting: Mounting, tmp_path: Path) -> None:
     write(tmp_path / "source", {f"{number}": content(number, 400_000) for number in range(60)})
     write(tmp_path / "source", {"large": content(99, 8_000_000)})
@@ -89,6 +90,7 @@ def test_what_does_not_fit_is_said_and_disks_take_more(mounting: Mounting, tmp_p
         read_all(m, readers=1)
 
 
+@pytest.mark.long
 def test_paths_that_are_not_there_are_said_and_the_others_staged(
     mounting: Mounting, source: Path, tmp_path: Path
 ) -> None:

@@ -309,6 +309,7 @@ def test_a_busy_mountpoint_ends_all(job: Jobs, source: Path, tmp_path: Path) -> 
     assert started.process.returncode in (Exit.MOUNTPOINT, 1)
 
 
+@pytest.mark.long
 @in_a_namespace
 def test_a_mount_that_does_not_start_ends_all(job: Jobs, source: Path) -> None:
     started = job(3, source, first=[[], [], apart("mount --bind /dev/null /dev/fuse")])
@@ -425,6 +426,7 @@ def test_the_end_of_mpi_ends_no_mount(job: Jobs, source: Path, whom: str) -> Non
     started.assert_gone()
 
 
+@pytest.mark.long
 def test_the_mount_keeps_no_pipe_of_mpirun_open(job: Jobs, source: Path) -> None:
     started = job(2, source)
     started.wait()

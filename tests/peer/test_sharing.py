@@ -146,6 +146,7 @@ def names_of(readers: Followers, rank: int, epoch: int) -> list[str]:
     return [readers.names[at] for at in readers.orders[rank][epoch - 1]]
 
 
+@pytest.mark.long
 def test_wrong_bytes_of_a_holder(tree: Path, tmp_path: Path) -> None:
     with (
         SlowSource(tree, open_latency=0.05) as source,  # far slower than the holder: little goes there by choice

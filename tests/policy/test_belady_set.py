@@ -13,6 +13,7 @@ from nopfsfs.policy.next_use import nothing_known
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from nopfsfs.protocol.supervisor_stager import StagerCommand
+from tests.conftest import long
 from tests.policy.belady import Belady
 from tests.policy.simulated import World
 
@@ -57,7 +58,7 @@ def played(order: list[int], room: int, *, replaces: bool, size: int = 10) -> Wo
     return w
 
 
-@pytest.mark.parametrize("room", [16, 40, 80])
+@pytest.mark.parametrize("room", [long(16), long(40), 80])
 def test_the_source_is_read_hardly_more_often_than_it_must_be(room: int) -> None:
     order = stream(room)
     w = played(order, room, replaces=True)

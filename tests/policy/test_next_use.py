@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nopfsfs.placement.belady import NEVER
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.next_use import NextUseOrder
+from tests.conftest import long
 from tests.policy.simulated import World
 
 
@@ -115,7 +116,7 @@ def read_through(n: int, pages: int, count: int, *, foretold: bool) -> World:
     return w
 
 
-@pytest.mark.parametrize(("pages", "fewer"), [(50, 0.02), (100, 0.08), (150, 0.14)])
+@pytest.mark.parametrize(("pages", "fewer"), [long(50, 0.02), long(100, 0.08), (150, 0.14)])
 def test_fewer_pushes_are_needed_than_when_the_oldest_go_first(pages: int, fewer: float) -> None:
     n, count = 200, 4
     oldest, furthest = (read_through(n, pages, count, foretold=foretold) for foretold in (False, True))

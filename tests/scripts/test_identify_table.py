@@ -440,6 +440,7 @@ def test_drawn_mounts_are_small_and_judged() -> None:
         assert len(set(case.opens.readers.tolist())) <= 128
 
 
+@pytest.mark.long
 def test_a_job_of_processes_opens_each_file_in_time(tmp_path: Path) -> None:
     cell = replace(CELL, world=1, ranks=(0,), workers=2)
     root = tmp_path / "root"

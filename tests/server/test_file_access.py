@@ -18,6 +18,7 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import StagerCommand
 from nopfsfs.tiers.open_modes import OpenModes
 from tests.asynchronous import in_trio
+from tests.conftest import long
 from tests.server.rig import COUNT, READER, SIZE, at_once, errno_of, mounted
 from tests.stager.rig import PAGE, content, open_files_below
 from tests.waiting import wait_until
@@ -41,7 +42,7 @@ async def test_readers_get_the_bytes_and_each_file_is_opened_once(root: Path) ->
         assert m.metrics[Metric.OPENS] == m.metrics[Metric.RELEASES] == 3 * COUNT
 
 
-@pytest.mark.parametrize("pages", [0, 1, 5, 9])
+@pytest.mark.parametrize("pages", [0, long(1), long(5), long(9)])
 @in_trio
 async def test_so_they_do_with_hardly_any_memory(root: Path, pages: int) -> None:
     async with mounted(root, budget=pages * PAGE) as m:

@@ -22,6 +22,7 @@ from nopfsfs.stager import demands, disk_watch, load, process, young_files
 from nopfsfs.stager.demands import DELAY_S
 from nopfsfs.stager.large import block_writer, large_copies
 from nopfsfs.tiers.source import Identity
+from tests.conftest import long
 from tests.stager.rig import content, write_files
 from tests.stager.running import LIMIT_S, Running, Shared, running
 from tests.waiting import wait_until
@@ -486,7 +487,7 @@ class Random:
         (self.base.root / f"f{row - 1:02}").write_bytes(data)
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("NOPFSFS_LARGE_SEEDS", "4"))))
+@pytest.mark.parametrize("seed", [0, *map(long, range(1, int(os.environ.get("NOPFSFS_LARGE_SEEDS", "4"))))])
 def test_whatever_happens_no_byte_is_wrong(base: Shared, disk: Path, seed: int) -> None:
     with running(base, spec(disk, 24 * MIB)) as stager:
         steps = Random(stager, base, disk, seed)

@@ -28,6 +28,7 @@ from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
 from nopfsfs.system import elastic_threads
 from nopfsfs.system.file_system import FileSystem
+from tests.conftest import long
 from tests.stager.rig import PAGE, Rig, content, write_files
 from tests.stager.running import Shared, running
 from tests.waiting import wait_until
@@ -243,6 +244,7 @@ def test_the_age_is_that_of_the_file_system(memory: Path, kind: FileSystem | Non
     made.rig.close()
 
 
+@pytest.mark.long
 def test_a_stager_withdraws_it_and_takes_up_what_is_there(
     memory: Path, monkeypatch: pytest.MonkeyPatch, written: threading.Event
 ) -> None:
@@ -307,7 +309,7 @@ def test_a_checksum_of_the_version_before_is_not_compared_by_the_next_stager(mem
     base.close()
 
 
-@pytest.mark.parametrize("evicted", [False, True], ids=["staged", "evicted"])  # but maybe in the page cache
+@pytest.mark.parametrize("evicted", [False, long(True)], ids=["staged", "evicted"])  # but maybe in the page cache
 def test_a_stager_compares_what_the_one_before_it_had_read(
     memory: Path, monkeypatch: pytest.MonkeyPatch, evicted: bool
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from nopfsfs.config import DiskSpec, MountConfig, PlanSpec, SubsetSpec, World
+from nopfsfs.system import process_setup
 from nopfsfs.system.process_setup import END_SIGNALS, Handoff, HeldSignals, end_signals_later, ending_at_signals
 
 PLAN = PlanSpec(
@@ -107,3 +110,11 @@ def test_no_signal_is_held_back_that_is_ignored() -> None:
                 pass
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_process_that_imports_numpy_has_no_threads_for_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, numpy; print(len(os.listdir('/proc/self/task')))"
+    monkeypatch.setattr(process_setup, "module_command", lambda module, handed: [sys.executable, "-c", program])
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")  # as the site may say for its jobs
+    with process_setup.start("", Handoff("server", CONFIG, {}, {}), stdout=subprocess.PIPE) as process:
+        assert process.communicate(timeout=60)[0] == b"1\n"
