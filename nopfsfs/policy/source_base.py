@@ -23,6 +23,8 @@ HALVES_LEAST, QUIETER = 7, 1.5  # requests; standard errors of log2 durations, w
 LOWER = math.log2(0.97)
 KNEE_READINGS, KNEE_ENOUGH = 9, 6  # the last half drains, whose median is the knee; so many prove it
 FLATTEST, SHARPEST = 0.5, 6.0
+LEAP, CREPT = 1.3, 1.25  # times; a base that grows by so much in one drain; by so much in those after it
+KEPT, KEPT_WITH_ROOM = 0.85, 0.3  # of a rise, after another drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,33 @@ class SourceBase:
         """Learn the knee from the slowdown with all mounts at full concurrency, and at half of it. `drained`: the part
         of the concurrency with which the base was found."""
         self._knees = (*self._knees, knee_of(slowdown, half, drained))[-KNEE_READINGS:]
+
+
+class BaseRise:
+    """By how much a base has risen over the least that is known. `times`: 1 and more.
+
+    Either the source is slower now, or others read from it, or the clock is wrong: then this mount holds back alone, and
+    takes the load of the other mounts for idle. If such mounts read more in turn, each finds the source slower at its
+    next drain, and so on. So a rise is forgotten little by little, and only while the base stays where the rise took it.
+    """
+
+    def __init__(self) -> None:
+        self.times = 1.0
+        self._crept = 1.0  # by how much the base has risen again, since the last leap or the least after it
+
+    def moved(self, grew: float) -> None:
+        """The base grew by this factor, which is below 1 where the base fell."""
+        self.times = max(1.0, self.times * grew)
+
+    def drained(self, grew: float, room: bool) -> None:
+        """The base grew by this factor in a drain. `room`: before it requests took hardly longer than the base."""
+        self.moved(grew)
+        if grew >= LEAP:
+            self._crept = 1.0
+            return
+        self._crept = max(1.0, self._crept * grew)
+        if self._crept < CREPT:
+            self.moved(KEPT_WITH_ROOM if room else KEPT)
 
 
 def knee_of(slowdown: float, half: float, drained: float = 0.0) -> float:

@@ -16,7 +16,7 @@ from enum import Enum
 
 from nopfsfs.config import FIRST_CONCURRENCY
 from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, SourceSample
-from nopfsfs.policy.source_base import Ended, SourceBase, SourceMemory
+from nopfsfs.policy.source_base import BaseRise, Ended, SourceBase, SourceMemory
 
 LEAST, CAP = 2, 256
 UNPROVEN_MOST = 64  # without a base and without a clock to find one
@@ -25,6 +25,10 @@ GROWS, GROWS_UNPROVEN, UNPROVEN_FROM = 1.25, 1.7, 32.0  # what doubling must bri
 STARTED, STEP_BACK = 1.6, 1.6  # the slowdown that ends the doubling; the last doubling was too much by so much
 ROOM, ROOM_TICKS = 1.15, 8  # a slowdown that leaves room; after so many ticks of it the limit grows ever faster
 TOO_HIGH = 0.85  # a slowdown that only a base that is too high can show
+# Where requests take more than so many times as long as at the quietest time known, limit and slowdown over that time
+# multiply to so much at most: enough for any source with a knee at so few requests, and for others until the rise is
+# forgotten.
+FAR, FAR_MOST = 6.0, 480.0
 SLOWEST = 16.0  # what is slower counts as this: after a stall a tick has nothing but its requests
 AIM, AIM_POLITE = 64.0, 0.1  # with an urgent reader; the part of it that remains with none
 LEAD_MOST, LEAD_LEAST = 20.0, 2.0  # s staged ahead with which nothing, or everything, is urgent
@@ -75,6 +79,7 @@ class SlowdownTuner:
         self.cap, self.weight, self.ranks = cap, weight, ranks
         self.base = SourceBase(memory)
         self.slowdown = 1.0
+        self._rise = BaseRise()
         self.aim = AIM
         self._limit = self._started_at = float(first)  # the latter: where the doubling ended
         self._phase = self._before_drain = Phase.STARTING
@@ -101,7 +106,9 @@ class SlowdownTuner:
 
     def agree(self, memory: SourceMemory) -> None:
         """Go by the base that the mounts of a job have found together. Raises ValueError as `SourceBase.adopt`."""
-        self.slowdown = max(0.5, self.slowdown / self.base.agree(memory))
+        grew = self.base.agree(memory)
+        self._rise.moved(grew)
+        self.slowdown = max(0.5, self.slowdown / grew)
 
     def step(self, sample: SourceSample) -> LimitDecision:
         if self._begun is None or sum(sample.ended) < sum(self._begun.ended):  # first, or the counts began anew
@@ -185,6 +192,9 @@ class SlowdownTuner:
     def _clamp(self, before: float, disciplined: bool) -> Reason:
         """Keep the limit within its bounds; return the reason of its change since it was `before`."""
         cap = float(max(LEAST, self.cap))
+        far = self._rise.times * self.slowdown
+        if far > FAR:
+            cap = min(cap, FAR_MOST / far)
         if not self.base.proven:
             if not disciplined:
                 cap = min(cap, UNPROVEN_MOST)
@@ -270,7 +280,9 @@ class SlowdownTuner:
         """Learn from the requests of both halves of a watching."""
         ended = first + second
         if self._drain is FULL:
-            self.slowdown = max(0.5, self.slowdown / self.base.drained(first, second))
+            grew = self.base.drained(first, second)
+            self._rise.drained(grew, room=self.slowdown < ROOM)
+            self.slowdown = max(0.5, self.slowdown / grew)
         elif ended.total >= self._drain.requests:
             self.base.halved(self.slowdown, self.base.slowdown(ended, self.slowdown), self._drained_part)
 

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.source_base import EVIDENCE_MOST, KNEE_READINGS, Ended, SourceBase, SourceMemory, knee_of, together
+from nopfsfs.policy.source_base import (
+    CREPT,
+    EVIDENCE_MOST,
+    KNEE_READINGS,
+    LEAP,
+    BaseRise,
+    Ended,
+    SourceBase,
+    SourceMemory,
+    knee_of,
+    together,
+)
 from nopfsfs.protocol.columns import SIZE_CLASSES
 from tests.examples import examples
 
@@ -199,3 +210,44 @@ def test_what_a_job_agrees_upon_lies_between_what_its_mounts_say(memories: list[
     assert set(job.knees) <= set(readings)
     assert len(job.knees) == min(KNEE_READINGS, len(readings))
     SourceBase(job)
+
+
+def rises(*grew: float, room: bool = False) -> list[float]:
+    """The rise after each of these drains."""
+    rise, found = BaseRise(), []
+    for each in grew:
+        rise.drained(each, room)
+        found.append(rise.times)
+    return found
+
+
+def test_a_rise_is_forgotten_where_the_base_stays_and_sooner_where_there_is_room() -> None:
+    slow, fast = rises(10.0, *[1.0] * 20), rises(10.0, *[1.0] * 20, room=True)
+    assert slow[0] == fast[0] == 10.0
+    assert slow == sorted(slow, reverse=True)
+    assert slow[3] > 5.0
+    assert slow[-1] == fast[2] == 1.0
+
+
+def test_a_rise_on_which_the_base_creeps_up_stays() -> None:
+    found = rises(10.0, *[1.05] * 20)
+    assert found[-1] > found[4] > 5.0
+    crept = math.ceil(math.log(CREPT) / math.log(1.05))
+    assert found[crept:] == sorted(found[crept:])
+
+
+def test_a_base_that_falls_back_takes_the_rise_with_it() -> None:
+    assert rises(10.0, 0.1) == [10.0, 1.0]
+    assert rises(0.5, 3.0) == [1.0, 3.0]
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.floats(0.05, 20.0), st.booleans()), max_size=50))
+def test_a_rise_is_never_more_than_the_base_grew(drains: list[tuple[float, bool]]) -> None:
+    rise, level, least = BaseRise(), 1.0, 1.0
+    for grew, room in drains:
+        rise.drained(grew, room)
+        level *= grew
+        least = min(least, level)
+        assert 1.0 <= rise.times <= level / least * (1 + 1e-9)
+        assert grew < LEAP or rise.times >= grew

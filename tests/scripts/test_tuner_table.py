@@ -8,7 +8,7 @@ from pathlib import Path
 import bench
 import pytest
 import tuner_table
-from tuner_bars import COMPANY, Column
+from tuner_bars import CLOCKS, COMPANY, Column
 
 from nopfsfs.sim.tuning import trials
 
@@ -42,14 +42,20 @@ def test_bars_that_are_missed_are_named() -> None:
     assert list(tuner_table.missed([SHARE, TIME], {"ours": [0.8, 3.0]})) == ["alone, share: 0.80, wanted at least 0.9"]
     ours, fixed = [1.0, 0.9, 3.0] * 3, [1.0, 0.7, 9.0] * 3
     found = list(tuner_table.missed(COMPANY, {"ours": ours, "fixed 64": fixed}))
-    assert [line.partition(" times")[0] for line in found] == ["wide: share: 1.29", "small: share: 1.29"]
+    assert [line.partition(" times")[0] for line in found] == [
+        "company, wide: share: 1.29", "company, small: share: 1.29",
+    ]  # fmt: skip
+    found = list(tuner_table.missed(CLOCKS, {"ours": ours, "fixed 64": [1.0, 0.91, 9.0] * 3}))
+    assert found == [
+        f"any_clocks, {source}: share: 0.99 times that of a fixed 64, wanted at least 1" for source in trials.SOURCES
+    ]
 
 
 def test_it_measures_and_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuner_table, "ALONE", [one for one in tuner_table.ALONE if one.source == "small"])
-    monkeypatch.setattr(tuner_table, "COMPANY", [])
+    small = [one for one in tuner_table.ALONE if one.source == "small"]
+    monkeypatch.setattr(tuner_table, "TABLES", {"alone": small})
     record = tmp_path / "table.json"
     tuner_table.main(["--who", "PRISMA", "--seeds", "1", "--jobs", "1", "--record", str(record)])
     assert "| PRISMA | 0." in capsys.readouterr().out

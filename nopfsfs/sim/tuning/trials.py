@@ -36,6 +36,7 @@ EARLIER_SECONDS, EARLIER_SEED = 480.0, 1_000
 BASE_ERROR, KNEE_ERROR = 0.05, 0.2  # deviations of ln base and of the knee between mounts that saw the source earlier
 SETTLED, LATER = 70.0, 190.0  # s; the first full minute has passed, and two more
 JOIN_SECONDS = 4.0
+ANY_CLOCKS = tuple(7.5 * at for at in range(8))  # s that clocks are ahead: each mount has a full minute of its own
 
 Figures = dict[str, float]
 
@@ -82,9 +83,9 @@ def alone(who: str, source: str, seed: int) -> Figures:
 
 def company(
     who: str, source: str, seed: int, *, mounts: int = 8, clock_errors: Sequence[float] = (0.0,),
-    weights: Sequence[float] = (),
+    weights: Sequence[float] = (), minutes: float = 2.0,
 ) -> Figures:  # fmt: skip
-    """Mounts that come one after another; the figures are of two minutes after the last one has settled."""
+    """Mounts that come one after another; the figures are of some minutes after the last one has settled."""
     made = policies(who, SOURCES[source], seed, mounts)
     if weights:
         made = [_weighted(policy, weight) for policy, weight in zip(made, weights, strict=True)]
@@ -93,14 +94,20 @@ def company(
         for at, policy in enumerate(made)
     ]
     begin = JOIN_SECONDS * mounts + 60.0
-    result = Contest(SOURCES[source], specs, begin + 120.0).run(seed)
+    end = begin + 60.0 * minutes
+    result = Contest(SOURCES[source], specs, end).run(seed)
     figures = {
-        "jain": result.jain(begin, begin + 120.0),
-        "share": result.share_of_best(begin, begin + 120.0),
-        "p99": result.demand_p99(begin, begin + 120.0),
+        "jain": result.jain(begin, end),
+        "share": result.share_of_best(begin, end),
+        "p99": result.demand_p99(begin, end),
     }
-    rates = result.rates(begin, begin + 120.0)
+    rates = result.rates(begin, end)
     return {**figures, **{f"part {at}": float(rate / rates.sum()) for at, rate in enumerate(rates)}}
+
+
+def any_clocks(who: str, source: str, seed: int) -> Figures:
+    """`company` of mounts none of which sees the minute begin with another."""
+    return company(who, source, seed, clock_errors=ANY_CLOCKS)
 
 
 def _weighted(policy: Callable[[], LimitPolicy], weight: float) -> Callable[[], LimitPolicy]:
