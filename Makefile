@@ -20,14 +20,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Where it is set, each process of each mount would compile the package again: 0.6 s of a processor for each mount.
 unexport PYTHONDONTWRITEBYTECODE
-# numpy's threads for algebra, which nobody here has a use for, spin for a while at each import: 0.15 s of a processor.
+# numpy starts threads for algebra at each import. They spin for a while: 0.15 s of a processor. Nothing here uses them.
 export OPENBLAS_NUM_THREADS := 1
 READY := $(VENV)/.ready
 # pip's warnings are of no use to whoever only wants to run this, unless it fails.
 PIP = echo "  $(1)"; $(or $(3),$(VENV))/bin/python -m pip --disable-pip-version-check --no-input install $(2) \
 	>$(or $(3),$(VENV))/pip.log 2>&1 || { tail -n 40 $(or $(3),$(VENV))/pip.log >&2; exit 1; }
 
-# By a path alone: a finder of setuptools' own costs each process that starts 25 ms.
+# By a path alone: a finder of setuptools' own costs each process that starts 25 ms. The path is that of the whole tree.
 EDITABLE := --config-settings editable_mode=compat -e
 
 # torchvision's metadata asks for a newer torch than the one whose CPU build is at hand; it runs with this one

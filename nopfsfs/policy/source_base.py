@@ -23,8 +23,9 @@ HALVES_LEAST, QUIETER = 7, 1.5  # requests; standard errors of log2 durations, w
 LOWER = math.log2(0.97)
 KNEE_READINGS, KNEE_ENOUGH = 9, 6  # the last half drains, whose median is the knee; so many prove it
 FLATTEST, SHARPEST = 0.5, 6.0
-LEAP, CREPT = 1.3, 1.25  # times; a base that grows by so much in one drain; by so much in those after it
+LEAP, CREPT = 1.3, 1.15  # times; a base that grows by so much in one drain; by so much in those after it
 KEPT, KEPT_WITH_ROOM = 0.85, 0.3  # of a rise, after another drain
+CREPT_KEPT = 0.95  # the exponent of what crept up, after another drain: noise and old steps are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,10 @@ class SourceBase:
         over = sum(ended.log2_ns[at] - ended.count[at] * (self._log2[at] or 0.0) for at in classes)
         return over / sum(ended.count[at] for at in classes)
 
-    def lower(self) -> None:
-        """Lower the base a little: requests under load are shorter than it, so it was too high."""
+    def lower(self) -> float:
+        """Lower the base a little: requests under load are shorter than it, so it was too high. Return the factor."""
         self._log2 = [None if value is None else value + LOWER for value in self._log2]
+        return float(2.0**LOWER)
 
     def drained(self, first: Ended, second: Ended) -> float:
         """Learn from the requests of both halves of a drain; return the factor by which the base grew."""
@@ -238,9 +240,10 @@ class SourceBase:
 class BaseRise:
     """By how much a base has risen over the least that is known. `times`: 1 and more.
 
-    Either the source is slower now, or others read from it, or the clock is wrong: then this mount holds back alone, and
-    takes the load of the other mounts for idle. If such mounts read more in turn, each finds the source slower at its
-    next drain, and so on. So a rise is forgotten little by little, and only while the base stays where the rise took it.
+    Either the source is slower now, or strangers read from it, or clocks are wrong. A mount whose clock is wrong holds
+    back alone, and takes the load of the other mounts for idle. Several such mounts drive each other up: each reads
+    more after its drain, so that the next one finds the source slower still. So a rise is forgotten little by little,
+    and only while the base does not go on to rise.
     """
 
     def __init__(self) -> None:
@@ -250,6 +253,7 @@ class BaseRise:
     def moved(self, grew: float) -> None:
         """The base grew by this factor, which is below 1 where the base fell."""
         self.times = max(1.0, self.times * grew)
+        self._crept = max(1.0, self._crept * grew)
 
     def drained(self, grew: float, room: bool) -> None:
         """The base grew by this factor in a drain. `room`: before it requests took hardly longer than the base."""
@@ -257,9 +261,9 @@ class BaseRise:
         if grew >= LEAP:
             self._crept = 1.0
             return
-        self._crept = max(1.0, self._crept * grew)
         if self._crept < CREPT:
-            self.moved(KEPT_WITH_ROOM if room else KEPT)
+            self.times = max(1.0, self.times * (KEPT_WITH_ROOM if room else KEPT))
+        self._crept = math.pow(self._crept, CREPT_KEPT)
 
 
 def knee_of(slowdown: float, half: float, drained: float = 0.0) -> float:

@@ -26,8 +26,8 @@ STARTED, STEP_BACK = 1.6, 1.6  # the slowdown that ends the doubling; the last d
 ROOM, ROOM_TICKS = 1.15, 8  # a slowdown that leaves room; after so many ticks of it the limit grows ever faster
 TOO_HIGH = 0.85  # a slowdown that only a base that is too high can show
 # Where requests take more than so many times as long as at the quietest time known, limit and slowdown over that time
-# multiply to so much at most: enough for any source with a knee at so few requests, and for others until the rise is
-# forgotten.
+# multiply to so much at most. A source with a knee at 80 requests or fewer needs no more. Others get less than they can
+# take until the rise of the base is forgotten.
 FAR, FAR_MOST = 6.0, 480.0
 SLOWEST = 16.0  # what is slower counts as this: after a stall a tick has nothing but its requests
 AIM, AIM_POLITE = 64.0, 0.1  # with an urgent reader; the part of it that remains with none
@@ -163,7 +163,7 @@ class SlowdownTuner:
     def _adjust(self, slowdown: float, limited: bool, under_way: float, lead: float | None) -> None:
         """Come nearer to `limit * (slowdown - 1)^EXPONENT = weight * aim`."""
         if slowdown < TOO_HIGH:
-            self.base.lower()
+            self._rise.moved(self.base.lower())
         self.slowdown = (self.slowdown + slowdown) / 2
         self._roomy = self._roomy + 1 if limited and self.slowdown < ROOM else 0
         more = self.weight if limited else 0.0
@@ -194,7 +194,7 @@ class SlowdownTuner:
         cap = float(max(LEAST, self.cap))
         far = self._rise.times * self.slowdown
         if far > FAR:
-            cap = min(cap, FAR_MOST / far)
+            cap = min(cap, self.weight * FAR_MOST / far)
         if not self.base.proven:
             if not disciplined:
                 cap = min(cap, UNPROVEN_MOST)
@@ -280,8 +280,10 @@ class SlowdownTuner:
         """Learn from the requests of both halves of a watching."""
         ended = first + second
         if self._drain is FULL:
+            proven = self.base.proven
             grew = self.base.drained(first, second)
-            self._rise.drained(grew, room=self.slowdown < ROOM)
+            if proven:  # else what it rose from was a guess
+                self._rise.drained(grew, room=self.slowdown < ROOM)
             self.slowdown = max(0.5, self.slowdown / grew)
         elif ended.total >= self._drain.requests:
             self.base.halved(self.slowdown, self.base.slowdown(ended, self.slowdown), self._drained_part)

@@ -39,8 +39,8 @@ _IDENTIFIER = "nopfs"  # journalctl -t nopfs
 _USER_FACILITY = 1 << 3  # syslog(3)
 _SEVERITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6, logging.DEBUG: 7}
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which people end a process
-# numpy's OpenBLAS starts a thread for each processor of the node at import; each spins for a while, and counts against
-# the limit of processes. No process of a mount has a use for them.
+# numpy's OpenBLAS starts a thread for each processor of the node at import. Such a thread spins for a while, and counts
+# against the limit of processes. A mount has no use for it.
 _NO_ALGEBRA = {"OPENBLAS_NUM_THREADS": "1"}
 _NICE = {"super": 0, "server": -10, "stager": 5}
 

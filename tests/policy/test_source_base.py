@@ -231,9 +231,13 @@ def test_a_rise_is_forgotten_where_the_base_stays_and_sooner_where_there_is_room
 
 def test_a_rise_on_which_the_base_creeps_up_stays() -> None:
     found = rises(10.0, *[1.05] * 20)
-    assert found[-1] > found[4] > 5.0
-    crept = math.ceil(math.log(CREPT) / math.log(1.05))
+    crept = 1 + math.ceil(math.log(CREPT) / math.log(1.05))
+    assert found[-1] > found[crept] > 5.0
     assert found[crept:] == sorted(found[crept:])
+
+
+def test_what_crept_up_in_steps_is_forgotten_when_the_steps_have_ended() -> None:
+    assert rises(*[1.1] * 20, *[1.0] * 80)[19::80] == [pytest.approx(1.1**20, rel=0.2), 1.0]
 
 
 def test_a_base_that_falls_back_takes_the_rise_with_it() -> None:

@@ -192,6 +192,34 @@ def test_a_source_that_became_another_is_known_after_the_next_minute() -> None:
     assert fed.limit == pytest.approx(before, rel=0.3)
 
 
+def test_far_from_idle_it_has_few_requests_until_the_rise_is_forgotten() -> None:
+    fed = FedPolicy(SlowdownTuner(seen()))
+    fed.run(40, servers(1000))
+    assert fed.limit > 150
+    fed.run(60, servers(1000, 10 * IDLE))
+    assert 30 < fed.limit <= 48
+    fed.run(240, servers(1000, 10 * IDLE))
+    assert fed.limit > 150
+
+
+def test_a_source_that_is_slow_while_a_minute_begins_is_forgotten_when_it_is_fast_again() -> None:
+    fed = FedPolicy(SlowdownTuner(seen()))
+    fed.run(40, servers(100))
+    before = fed.limit
+    fed.run(45, servers(100, 10 * IDLE))
+    assert fed.limit < 50
+    fed.run(25, servers(100))
+    assert fed.limit > 0.7 * before
+
+
+def test_what_was_a_guess_is_not_what_the_base_rises_from() -> None:
+    """The first requests may be answered from a cache of the source."""
+    fed = FedPolicy(SlowdownTuner())
+    fed.run(5, servers(100, IDLE / 50))
+    fed.run(115, servers(100))
+    assert fed.limit > 80
+
+
 def test_a_base_that_is_too_high_comes_down_between_drains() -> None:
     tuner = SlowdownTuner(seen(5 * IDLE))
     FedPolicy(tuner).run(50, servers(100))

@@ -18,7 +18,7 @@ from nopfsfs.system import directory_access
 from nopfsfs.system.proc import boot_id, pid_namespace, start_time
 from nopfsfs.tiers import tier_directory
 from nopfsfs.tiers.tier_directory import TierDirectory, clear_leftovers, old_directories, this_host
-from tests.conftest import long, tmpfs
+from tests.conftest import tmpfs
 from tests.tiers.makers import kill, killed_at_each_call, start_maker
 
 OTHER = 12345
@@ -73,7 +73,7 @@ def test_the_leftover_of_a_killed_mount_is_removed(leftover: Path, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("uid", [long(-1), pytest.param(OTHER, marks=needs_root)])
+@pytest.mark.parametrize("uid", [-1, pytest.param(OTHER, marks=[needs_root, pytest.mark.long])])
 def test_whenever_a_mount_is_killed_nothing_of_its_directory_stays(tmp_path: Path, uid: int) -> None:
     """Also when it was killed after it made the directory, and before it wrote the marker."""
     killed, left = killed_at_each_call(tmp_path, uid)
