@@ -29,8 +29,10 @@ class Column:
     most: float = math.inf
     over_fixed: float = 0.0
 
-    def holds(self, value: float) -> bool:
-        return self.least <= value <= self.most
+    def holds(self, value: float, fixed: float = 0.0) -> bool:
+        """`fixed`: the same figure of a fixed 64, where it is known."""
+        over = not self.over_fixed or value >= self.over_fixed * fixed
+        return over and self.least <= value <= self.most
 
     @property
     def is_cost(self) -> bool:

@@ -3,7 +3,7 @@
 
 python scripts/tuner_table.py                    three Markdown tables of medians; a minute or two on two processors
 python scripts/tuner_table.py --seeds 20         of more seeds
-python scripts/tuner_table.py --who ours         one row
+python scripts/tuner_table.py --who ours         one row of each
 
 `!` marks what falls short of its bar, `<` where a rival is better by more than 5 %, in p99 one that gets as much. The
 exit code is 1 if a bar is missed. All figures go to build/tuner_table.json. docs/tuner.md explains the columns.
@@ -63,7 +63,8 @@ def marks(columns: Sequence[Column], at: int, table: Mapping[str, Sequence[float
         share = shares[0]
         rivals = [row for row in rivals if row[share] >= (1 - tuner_bars.FAR) * ours[share]]
     better = column.figure != "under way" and any(column.is_better(row[at], ours[at]) for row in rivals)
-    return ("" if column.holds(ours[at]) else " !") + (" <" if better else "")
+    fixed = table[FIXED][at] if FIXED in table else 0.0
+    return ("" if column.holds(ours[at], fixed) else " !") + (" <" if better else "")
 
 
 def lines(first: str, columns: Sequence[Column], table: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -105,7 +106,8 @@ def main(argv: list[str] | None = None) -> int:
     for title, columns in TABLES.items():
         print("\n".join([*lines(title, columns, tables[title]), ""]))
     short = [line for title, columns in TABLES.items() for line in missed(columns, tables[title])]
-    print("\n".join(short or ["Every bar holds."]))
+    all_known = {OURS, FIXED} <= set(who)
+    print("\n".join(short or ["Every bar holds." if all_known else "Every bar of which these rows tell holds."]))
     return 1 if short else 0
 
 

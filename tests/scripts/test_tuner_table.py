@@ -36,6 +36,9 @@ def test_marks_of_what_falls_short_and_of_rivals_that_are_better_by_far() -> Non
     table = {"PRISMA": [0.1, math.inf, 1.0], "AIMD": [0.99, 3.0, 2.5]}
     assert marked(columns, {**table, "ours": [0.89, 12.3, 2.4]}) == [" ! <", " ! <", ""]
     assert marked(columns, {**table, "ours": [0.98, 3.0, 3.0]}) == ["", "", " <"]
+    assert marked([SHARE, TIME], {"fixed 64": [0.5, math.inf], "ours": [0.95, 3.0]}) == ["", ""]
+    twice = Column("share", trials.company, "wide", "share", over_fixed=2.0)
+    assert marked([twice], {"fixed 64": [0.5], "ours": [0.95]}) == [" !"]
 
 
 def test_bars_that_are_missed_are_named() -> None:
