@@ -83,7 +83,7 @@ def test_eight_mounts_get_more_than_with_a_fixed_limit(column: Column) -> None:
     ours, fixed = (
         np.median([column.trial(who, column.source, seed)["share"] for seed in FEW]) for who in (OURS, "fixed 64")
     )
-    assert ours >= column.over_fixed * fixed
+    assert ours > column.over_fixed * fixed
 
 
 @pytest.mark.slow
