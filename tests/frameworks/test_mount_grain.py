@@ -9,7 +9,7 @@ from tests.frameworks.training import EPOCHS, TRAIN, Training, has_counted, need
 
 pytestmark = needs("grain")
 
-RUNS = [slow(1, 0), (42, 0), (7, 2), slow(2024, 2)]  # seed, workers
+RUNS = [slow(1, 0), slow(42, 0), (7, 2), slow(2024, 2)]  # seed, workers
 READ_AHEAD = 500  # grain.ReadOptions.prefetch_buffer_size
 
 

@@ -18,7 +18,7 @@ SHARDS, IN_SHARD = 500, 4
 # -- datasets --
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(1, 0), slow(42, 2), (7, 2)])
+@pytest.mark.parametrize(("seed", "workers"), [slow(1, 0), slow(42, 2), (7, 2)])
 def test_datasets_shuffle(training: Training, seed: int, workers: int) -> None:
     pytest.importorskip("datasets")
     record = training.foreseen(
@@ -119,6 +119,6 @@ def test_script(training: Training, kind: str, said: str, seed: int) -> None:
     assert has_counted(record, EPOCHS * TRAIN)
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("permutation", 1), ("legacy", 42), ("python", 7)])
+@pytest.mark.parametrize(("kind", "seed"), [("permutation", 1), slow("legacy", 42), ("python", 7)])
 def test_script_found(training: Training, kind: str, seed: int) -> None:
     training.found("script_job", "--seed", str(seed), kind=kind, seed=seed)

@@ -20,7 +20,7 @@ READS = 6000  # files of a process, at half a millisecond each: past any bar, on
         slow(4, [2, 3], "nothing"),
         (8, [4, 5, 6, 7], "wrong"),
         (16, [8, 9, 10, 11], "nothing"),
-        (16, [8, 9, 10, 11], "world"),
+        slow(16, [8, 9, 10, 11], "world"),
     ],
 )
 def test_some_ranks_of_a_larger_world(training: Training, world: int, ranks: list[int], said: str) -> None:
@@ -32,7 +32,7 @@ def test_some_ranks_of_a_larger_world(training: Training, world: int, ranks: lis
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("workers", "seed", "said"), [(0, 123456, True), (2, 4321, False)])
+@pytest.mark.parametrize(("workers", "seed", "said"), [slow(0, 123456, True), (2, 4321, False)])
 def test_torchrun(training: Training, workers: int, seed: int, said: bool) -> None:
     epochs = READS * 2 * max(workers, 1) // TRAIN
     record = training.found(
@@ -45,7 +45,7 @@ def test_torchrun(training: Training, workers: int, seed: int, said: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "workers", "said"), [("accelerate", 2, False), ("trainer", 0, True), ("lightning", 2, False)]
+    ("kind", "workers", "said"), [slow("accelerate", 2, False), ("trainer", 0, True), ("lightning", 2, False)]
 )
 def test_all_processes_here(training: Training, kind: str, workers: int, said: bool) -> None:
     training.found(
@@ -57,7 +57,7 @@ def test_all_processes_here(training: Training, kind: str, workers: int, said: b
 
 @pytest.mark.parametrize(
     ("job", "kind", "batch"),
-    [("torch_job", "torchrun", 16), slow("torch_users_job", "accelerate", 12), ("torch_users_job", "trainer", 8)],
+    [("torch_job", "torchrun", 16), slow("torch_users_job", "accelerate", 12), slow("torch_users_job", "trainer", 8)],
 )
 def test_the_second_of_two_nodes(training: Training, job: str, kind: str, batch: int) -> None:
     training.found(

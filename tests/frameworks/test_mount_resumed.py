@@ -23,7 +23,7 @@ def test_resumed(training: Training, kind: str, workers: int, bar: Bar) -> None:
 
 @pytest.mark.parametrize(
     ("workers", "dealt"),
-    [(0, {}), slow(2, {}), (2, {"world": 2, "rank": 1})],
+    [slow(0, {}), slow(2, {}), (2, {"world": 2, "rank": 1})],
 )
 def test_stateful_loader(training: Training, workers: int, dealt: dict[str, int]) -> None:
     told = {"kind": "stateful", "workers": workers, "seed": SEED, "state": str(training.work / "state"), **dealt}

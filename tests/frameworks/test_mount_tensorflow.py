@@ -22,7 +22,7 @@ def test_list_files(training: Training, seed: int, parallel: int, twice: bool) -
     assert has_counted(record, EPOCHS * TRAIN)
 
 
-@pytest.mark.parametrize(("seed", "buffer"), [slow(1, 0), (42, 1000), (2024, 0)])
+@pytest.mark.parametrize(("seed", "buffer"), [slow(1, 0), (42, 1000), slow(2024, 0)])
 def test_shuffle(training: Training, seed: int, buffer: int) -> None:
     plan = f"""
         [[plan]]
@@ -50,7 +50,7 @@ def test_shuffle_by_the_global_seed(training: Training, seed: int) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "validation"), [(1, False), slow(42, True), (2024, True)])
+@pytest.mark.parametrize(("seed", "validation"), [slow(1, False), slow(42, True), (2024, True)])
 def test_fit(training: Training, seed: int, validation: bool) -> None:
     plan = f"""
         [[plan]]
@@ -71,7 +71,7 @@ def test_fit(training: Training, seed: int, validation: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "batch", "fit"), [slow(1, 32, False), (42, 32, True), (2024, 16, False), slow(7, 16, True)]
+    ("seed", "batch", "fit"), [slow(1, 32, False), (42, 32, True), slow(2024, 16, False), slow(7, 16, True)]
 )
 def test_directory(training: Training, seed: int, batch: int, fit: bool) -> None:
     flags = ["--sampler", "keras_directory"]
@@ -79,7 +79,7 @@ def test_directory(training: Training, seed: int, batch: int, fit: bool) -> None
     training.found("tensorflow_job", "--seed", str(seed), *flags, kind="directory", batch=batch, fit=fit, seed=seed)
 
 
-@pytest.mark.parametrize(("seed", "fit"), [(1, False), slow(42, True), (2024, True)])
+@pytest.mark.parametrize(("seed", "fit"), [slow(1, False), slow(42, True), (2024, True)])
 def test_directory_with_validation_split(training: Training, seed: int, fit: bool) -> None:
     plan = f"""
         [[plan]]

@@ -9,7 +9,7 @@ from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, SAID, TRAIN, UNSAID,
 
 pytestmark = needs("torch", "torchvision")
 
-ALL = [(0, 0), slow(0, 2), slow(42, 0), (42, 2), slow(123456, 0), (123456, 2)]
+ALL = [(0, 0), slow(0, 2), slow(42, 0), (42, 2), slow(123456, 0), slow(123456, 2)]
 FEW = [(1, 0), slow(42, 2), slow(2024, 2)]
 TWO = [slow(1, 0), (42, 2)]
 
@@ -29,10 +29,10 @@ def test_distributed_alone(training: Training, seed: int, workers: int) -> None:
     ("world", "ranks", "seed", "workers", "said"),
     [
         (2, "0-1", 1, 2, "flags"),
-        (5, "0-4", 42, 0, "plan"),
+        slow(5, "0-4", 42, 0, "plan"),
         slow(8, "0-7", 7, 0, "flags"),
         (8, "0-7", 123, 2, "plan"),
-        (2, "1", 3, 0, "plan"),
+        slow(2, "1", 3, 0, "plan"),
         (5, "3", 42, 2, "flags"),
         slow(5, "0", 7, 2, "plan"),
         (8, "6", 7, 2, "plan"),
@@ -107,7 +107,7 @@ def test_persistent_workers(training: Training) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "workers", "sampler"),
-    [(1, 0, False), (42, 2, False), slow(2024, 2, False), (1, 2, True), slow(42, 0, True)],
+    [slow(1, 0, False), (42, 2, False), slow(2024, 2, False), (1, 2, True), slow(42, 0, True)],
 )
 def test_a_generator_of_its_own(training: Training, seed: int, workers: int, sampler: bool) -> None:
     flags = ["--seed", str(seed)]

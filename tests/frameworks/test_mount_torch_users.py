@@ -9,7 +9,7 @@ from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, TRAIN, UNSAID, VAL, 
 
 pytestmark = needs("torch", "torchvision", "lightning", "accelerate", "transformers", "timm")
 
-RUNS = [(1, 0, False), slow(42, 2, False), (7, 2, True)]  # seed, workers, validation
+RUNS = [slow(1, 0, False), slow(42, 2, False), (7, 2, True)]  # seed, workers, validation
 
 
 @pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)

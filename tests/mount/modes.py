@@ -54,6 +54,13 @@ def case(mode: Mode, value: object) -> Any:
     return pytest.param(value, marks=[getattr(pytest.mark, mode.mark)] if mode.mark else [])
 
 
+def mostly(*names: str) -> pytest.MarkDecorator:
+    """Have a test run in these modes, and in the others only in `make test-all`."""
+    chosen = MODES if len(MODES) == 1 else [mode for mode in MODES if mode.name in names]
+    cases = [pytest.param(mode, id=mode.name, marks=[] if mode in chosen else [pytest.mark.slow]) for mode in MODES]
+    return pytest.mark.parametrize("mode", cases, indirect=True, scope="module")
+
+
 def why_not() -> str | None:
     """Why this process cannot mount at all, or None."""
     if not os.access(DEV_FUSE, os.R_OK | os.W_OK):

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import long, place_for_all, slow, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, read_all
-from tests.mount.modes import Mode
+from tests.mount.modes import Mode, mostly
 from tests.tiers.makers import kill, start_maker
 
 pytestmark = pytest.mark.mount
@@ -49,6 +49,7 @@ def test_four_readers(mounting: Mounting, data: Path, flags: str) -> None:
 
 
 @pytest.mark.long
+@mostly("no fast path", "passthrough")
 def test_three_readers_in_each_mode(mounting: Mounting, data: Path, mode: Mode) -> None:
     """Of files that are staged, read by ranges, pushed and dropped."""
     with mounting(data, "--ram", "8M", "--seed", "42", mode=mode) as m:

@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import long, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, Mounted, Reader, content, run, write
-from tests.mount.modes import Mode
+from tests.mount.modes import Mode, mostly
 from tests.mount.readers import digest
 from tests.waiting import wait_until
 
@@ -152,6 +152,7 @@ def test_before_they_were_read(mounting: Mounting, source: Path, files: dict[str
 
 
 @pytest.mark.long
+@mostly("default", "passthrough")
 def test_in_each_mode(mounting: Mounting, source: Path, files: dict[str, Change], mode: Mode) -> None:
     """An open handle and a new one, of files that are read by ranges."""
     with mounting(source, "--ram", "4M", mode=mode) as m, ExitStack() as stack:

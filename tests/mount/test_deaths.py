@@ -19,7 +19,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.protocol.columns import LAYOUT
 from nopfsfs.supervisor.processes.supervised import DONE
-from tests.conftest import long
+from tests.conftest import long, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
 from tests.mount.reading import FINE, are_reading, comparing
@@ -39,6 +39,8 @@ def redelivery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 BOTH = pytest.mark.parametrize("redelivery", ["kernel", "records"], indirect=True)
+KERNEL = pytest.mark.parametrize("redelivery", ["kernel", slow("records")], indirect=True)
+RECORDS = pytest.mark.parametrize("redelivery", [slow("kernel"), "records"], indirect=True)
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path, re
         read_all(m)
 
 
-@BOTH
+@RECORDS
 @pytest.mark.long
 def test_twenty_deaths_of_the_only_server(mounting: Mounting, tmp_path: Path, redelivery: str) -> None:
     """Four readers get all their bytes."""
@@ -94,7 +96,7 @@ def test_twenty_deaths_of_the_only_server(mounting: Mounting, tmp_path: Path, re
         read_all(m)
 
 
-@BOTH
+@RECORDS
 @pytest.mark.long
 def test_a_reader_of_a_request_that_an_heir_took_over_can_be_killed(
     mounting: Mounting, tmp_path: Path, redelivery: str
@@ -161,7 +163,7 @@ def test_a_server_dies_when_there_is_no_supervisor(mounting: Mounting, tmp_path:
         m.wait_gone()
 
 
-@BOTH
+@KERNEL
 @pytest.mark.long
 def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path, redelivery: str) -> None:
     with mounting(data, "--servers", "2") as m:
@@ -175,7 +177,7 @@ def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path, re
         read_all(m)
 
 
-@BOTH
+@RECORDS
 @pytest.mark.long
 def test_server_and_stager_die_at_once(mounting: Mounting, data: Path, redelivery: str) -> None:
     """As by the kernel when memory is short. The next server knows the next stager, and reads what is staged."""
@@ -305,7 +307,7 @@ def test_a_version_with_another_memory_is_refused_and_changes_nothing(mounting: 
         assert {p.pid for p in read_pids(m.state_dir)} == before
 
 
-@BOTH
+@KERNEL
 @pytest.mark.long
 def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path, redelivery: str) -> None:
     with mounting(data, "--seed", "42") as m:

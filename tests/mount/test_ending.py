@@ -17,7 +17,7 @@ import pytest
 from nopfsfs.control.process_list import living, read_pids, wait_all
 from nopfsfs.control.readiness import READY
 from nopfsfs.errors import Exit
-from tests.conftest import long, tmpfs
+from tests.conftest import long, slow, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
 from tests.waiting import wait_until
@@ -61,7 +61,7 @@ def in_the_foreground(m: Mounted, **options: Any) -> subprocess.Popen[bytes]:
     [["umount"], long(["umount", "-l"]), long(["fusermount3", "-u"]), long(["fusermount3", "-u", "-z"])],
     ids=" ".join,
 )
-@pytest.mark.parametrize("flags", [long(()), ("--seed", "42", "--ram", "8M")], ids=["plain", "staging"])
+@pytest.mark.parametrize("flags", [slow(()), ("--seed", "42", "--ram", "8M")], ids=["plain", "staging"])
 def test_unmounted_by_others(mounting: Mounting, data: Path, words: list[str], flags: tuple[str, ...]) -> None:
     if shutil.which(words[0]) is None:
         pytest.skip(f"no {words[0]}")
@@ -217,7 +217,7 @@ def test_two_mounts_that_start_at_once(mounting: Mounting, data: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [slow(signal.SIGINT), signal.SIGTERM])
 def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signals) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0

@@ -70,7 +70,7 @@ def aborted(m: Mounted) -> None:
 WAYS = (asked, lazily, lazily_by_the_helper, told_to_end, forced, aborted)
 OTHER_MODES = ("--servers 2", "--no-fast-path")
 CASES = [
-    *((way, "--seed 42") for way in WAYS), *((asked, flags) for flags in OTHER_MODES),
+    *((way, "--seed 42") for way in WAYS), (asked, "--no-fast-path"), slow(asked, "--servers 2"),
     *(slow(way, flags) for way in (told_to_end, aborted) for flags in OTHER_MODES),
 ]  # fmt: skip
 

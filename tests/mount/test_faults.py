@@ -29,7 +29,7 @@ from tests.mount.harness import (
     read_all,
     run,
 )
-from tests.mount.modes import Mode
+from tests.mount.modes import Mode, mostly
 from tests.mount.reading import comparing
 from tests.waiting import wait_until
 
@@ -116,6 +116,7 @@ def test_a_source_that_fails_and_recovers(
 
 
 @pytest.mark.long
+@mostly("tripwire", "records")
 def test_what_fails_and_what_stalls_in_each_mode(mounting: Mounting, slow: SlowSource, mode: Mode) -> None:
     slow.fail("read", errno.EIO, "f.jpg")
     with mounting(slow.path, mode=mode) as m:

@@ -14,7 +14,7 @@ import pytest
 
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.fuse.mount_table import find_mount
-from tests.conftest import FakeMount, long
+from tests.conftest import FakeMount, long, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, module, mounted, read_all, run
 from tests.mount.users import NOBODY
@@ -44,7 +44,7 @@ def written(report: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("how", ["umount", long("SIGTERM"), long("nopfs-umount --report")])
+@pytest.mark.parametrize("how", ["umount", slow("SIGTERM"), long("nopfs-umount --report")])
 def test_it_is_there_when_the_mount_has_ended(how: str, mounting: Mounting, data: Path, report: Path) -> None:
     with mounting(data, "--user", str(NOBODY), "--job-report", str(report)) as m:
         read_all(m, 1)

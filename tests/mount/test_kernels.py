@@ -12,7 +12,7 @@ import pytest
 import without_calls
 
 from nopfsfs.system.abilities import CALLS, missing
-from tests.conftest import long
+from tests.conftest import long, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, module, read_all, run
 from tests.mount.reading import comparing
@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> Path:
     ("names", "number"),
     [
         (NAMES, errno.ENOSYS),
-        *[long([name], errno.ENOSYS) for name in NAMES],
+        *[slow([name], errno.ENOSYS) for name in NAMES],
         *[long([name], errno.EPERM) for name in ("openat2", "pidfd_open")],
     ],
     ids=lambda value: "all" if value == NAMES else errno.errorcode.get(value) if isinstance(value, int) else value[0],

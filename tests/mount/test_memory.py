@@ -14,7 +14,7 @@ from nopfsfs.control.client import call
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.system import node_memory
-from tests.conftest import long, tmpfs
+from tests.conftest import long, slow, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
 from tests.mount.memory import MemoryGroup, arena_bytes, memory_group, private_bytes, processor_wait_s
@@ -88,7 +88,7 @@ class Watch:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-@pytest.mark.parametrize("flags", [long("--ram 12M"), "--ram 12M --page-cache 4M"])
+@pytest.mark.parametrize("flags", [slow("--ram 12M"), "--ram 12M --page-cache 4M"])
 @pytest.mark.parametrize("known", [True, long(False)], ids=["in the order of the plan", "in another"])
 def test_no_budget_is_exceeded_at_any_look(
     mounting: Mounting, in_memory: Path, group: MemoryGroup, flags: str, known: bool

@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
 
 COUNT = 40
 SIZE = 300_000
-KILLS = 20
 HANGS_S = 240.0
 GONE = ("--disk-keep", "no")  # copies end with their mount
 ON = ("--passthrough", "on", "--ram", "4M")
@@ -157,7 +156,7 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
 
 @pytest.mark.long
 @pytest.mark.parametrize("flags", [
-    ["--passthrough", "off"], ["--passthrough", "on", "--no-fast-path"], ["--passthrough", "on", "NOPFS_WITHOUT"],
+    slow(["--passthrough", "off"]), ["--passthrough", "on", "--no-fast-path"], ["--passthrough", "on", "NOPFS_WITHOUT"],
 ])  # fmt: skip
 def test_without(
     mounting: Mounting, data: Path, real_disk: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch
@@ -280,15 +279,15 @@ def test_a_mapping_outlives_its_handle(mounting: Mounting, data: Path, real_disk
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("servers", ["1", slow("3")])
-def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> None:
+@pytest.mark.parametrize(("servers", "kills"), [("1", 8), slow("1", 20), slow("3", 20)])
+def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str, kills: int) -> None:
     rng = random.Random(17)
     killed = 0
     flags = ["--servers", servers, "--seed", "42", "--disk", f"{disk}:100M", *GONE]
     with mounting(data, *ON, *flags, disks=[disk]) as m:
         m.errors_expected = True
         with comparing(m, readers=3, rounds="all", pause=0.002, limit_s=HANGS_S) as readers:
-            while are_reading(readers) and killed < KILLS:
+            while are_reading(readers) and killed < kills:
                 processes = call(m.state_dir, "status")["processes"]
                 if len(processes) == 2 + int(servers) and all(process["running"] for process in processes):
                     time.sleep(rng.uniform(0.0, 0.5))
@@ -296,7 +295,7 @@ def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> Non
                     killed += bool(living_now) and rng.choice(living_now).signal(signal.SIGKILL)
                 time.sleep(0.02)
             assert are_reading(readers)
-        assert killed == KILLS
+        assert killed == kills
         assert m.status()["read_errors"] == 0
         assert m.status()["served"]["disk"]["files"] > COUNT
         there = settle(m, 1)

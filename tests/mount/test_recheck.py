@@ -89,7 +89,7 @@ def withdrawn(m: Mounted, names: list[str]) -> None:
     "flags",
     [
         pytest.param("", id="open", marks=pytest.mark.long),
-        pytest.param("--signal tripwire", id="tripwire", marks=pytest.mark.long),
+        pytest.param("--signal tripwire", id="tripwire", marks=pytest.mark.slow),
         pytest.param("--no-fast-path", id="pyfuse3", marks=pytest.mark.slow),
     ],
 )

@@ -121,7 +121,10 @@ def test_a_plan_that_does_not_match_costs_no_correctness(mounting: Mounting, slo
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("flags", ["--ram 4M", "--ram 4M --seed 42"], ids=["plain", "seed"])
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param("--ram 4M", id="plain", marks=pytest.mark.slow), pytest.param("--ram 4M --seed 42", id="seed")],
+)
 def test_budgets_hold_when_all_is_quiet(mounting: Mounting, slow: SlowSource, flags: str) -> None:
     with mounting(slow.path, *flags.split()) as m:
         read_all_of_mount(m, rounds=1)

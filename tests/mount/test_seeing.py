@@ -150,7 +150,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("signal", ["tripwire", "auto"])
+@pytest.mark.parametrize("signal", [pytest.param("tripwire", marks=pytest.mark.slow), "auto"])
 def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
         job(m, tmp_path / "backing", range(EPOCHS + 2), each_seen=True)

@@ -13,7 +13,7 @@ import pytest
 
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import long
+from tests.conftest import long, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, read_all, write
 from tests.waiting import wait_until
@@ -160,7 +160,7 @@ def test_a_validation_that_begins_late_is_seen_from_its_beginning(mounting: Moun
         assert missed <= SEEN_BY + 0.02 * 2 * (FILES + VALIDATED)
 
 
-@pytest.mark.parametrize("signal", [long("tripwire"), long("auto")])
+@pytest.mark.parametrize("signal", [slow("tripwire"), long("auto")])
 def test_little_memory(mounting: Mounting, data: Path, signal: str) -> None:
     """Nothing tells that a file is closed: what was read makes room all the same."""
     with mounting(data, "--seed", str(SEED), "--signal", signal, "--ram", "3M") as m:

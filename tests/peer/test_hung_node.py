@@ -17,6 +17,7 @@ from nopfsfs.dataset import index_file
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.protocol.columns import HOME_HERE, Columns
+from tests.conftest import slow
 from tests.mount.harness import Reader, fill
 from tests.mount.modes import why_not
 from tests.peer.mounts import LIMIT_S, SEED, Mounts, by_choice, mounts, room
@@ -141,7 +142,7 @@ def test_readers_do_not_wait_for_a_node_whose_link_is_cut(tmp_path: Path, nodes:
         assert m.code() == 0
 
 
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("again", [slow(True), False])
 def test_mounts_end_while_a_link_is_cut(tmp_path: Path, again: bool) -> None:
     """`again`: the link is mended; else mpirun is told to end, and told so again, as where somebody waits in vain."""
     tree = tmp_path / "tree"

@@ -97,7 +97,10 @@ def test_a_plan_that_is_locked_is_followed_by_tripwires(seed, n, world, workers,
 # Of 300 files two ranks have 150 each, of which K is 7 where the loader is not known, and their loaders hold 80.
 @pytest.mark.parametrize(
     ("n", "world"),
-    [(300, WORLDS[0]), *((1000, world) for world in WORLDS[:3]), *(long(6000, world) for world in WORLDS[:3])],
+    [
+        (300, WORLDS[0]), *((1000, world) for world in WORLDS[:3]), long(6000, WORLDS[1]),
+        *(slow(6000, world) for world in (WORLDS[0], WORLDS[2])),
+    ],
 )
 def test_a_plan_is_found_by_tripwires(n, world) -> None:
     rng = np.random.default_rng(n)

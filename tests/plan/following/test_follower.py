@@ -257,7 +257,7 @@ def test_a_process_that_reads_two_orders_at_once_keeps_the_plan_of_the_one_that_
         assert follower.status().k == n // 20
 
 
-@pytest.mark.parametrize("n", [200, long(1000), long(20_000)])
+@pytest.mark.parametrize("n", [200, long(1000), slow(20_000)])
 def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> None:
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
     parts = tree(n, 0)

@@ -32,8 +32,8 @@ def opens_needed(name: str, seed: int, workers: int, most: int, *, given: bool) 
 
 
 def some(names: list[str]) -> list[Any]:
-    """One of three; the others are long."""
-    return [name if at % 3 == 0 else long(name) for at, name in enumerate(names)]
+    """One of three; of the others one is long, one slow."""
+    return [(name, long(name), slow(name))[at % 3] for at, name in enumerate(names)]
 
 
 @pytest.mark.parametrize("workers", [long(0), 2])

@@ -14,7 +14,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 from nopfsfs.plan.search.candidates import Candidate, OrderHeads
-from tests.conftest import long
+from tests.conftest import long, slow
 from tests.plan.following_jobs import HEADS, SEED, SHUFFLED, epoch_opens, feed, read, tree
 from tests.plan.jobs import mixed as mixed_up
 from tests.plan.jobs import workers_of
@@ -123,7 +123,7 @@ def test_a_stray_reader_does_not_disturb() -> None:
     assert follower.status().state == "locked"
 
 
-@pytest.mark.parametrize("drawn", [0, long(1_200_003)])
+@pytest.mark.parametrize("drawn", [0, slow(1_200_003)])
 def test_the_place_in_the_global_generator_is_found(drawn: int) -> None:
     rng = np.random.default_rng(6)
     parts = tree(20_000, 0)
@@ -137,7 +137,7 @@ def test_the_place_in_the_global_generator_is_found(drawn: int) -> None:
     assert read(follower, opens[64:]).mean() >= 0.999
 
 
-@pytest.mark.parametrize(("seed", "drawn"), [long(SEED, 700_001), (None, 300_001)])
+@pytest.mark.parametrize(("seed", "drawn"), [slow(SEED, 700_001), (None, 300_001)])
 def test_the_beginning_of_the_global_generator_needs_no_process_of_its_own(seed: int | None, drawn: int) -> None:
     rng = np.random.default_rng(6)
     parts = tree(20_000, 0)
@@ -168,7 +168,7 @@ def test_a_loader_that_keeps_a_generator_is_found(options: dict[str, int]) -> No
 
 
 @pytest.mark.usefixtures("whole_budget")
-@pytest.mark.parametrize(("world", "ranks"), [(8, (3,)), long(8, (3, 4)), long(16, (0, 1, 2, 3)), (64, (63,))])
+@pytest.mark.parametrize(("world", "ranks"), [(8, (3,)), long(8, (3, 4)), slow(16, (0, 1, 2, 3)), (64, (63,))])
 def test_the_world_of_samples_that_are_repeated_is_found(world: int, ranks: tuple[int, ...]) -> None:
     """Of timm's RepeatAugSampler, when nobody has said it."""
     rng, parts = np.random.default_rng(9), tree(20_000, 0)

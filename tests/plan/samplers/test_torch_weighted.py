@@ -16,7 +16,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.samplers.torch_weighted import KINDS
 from nopfsfs.plan.search import weighted_search
 from nopfsfs.plan.search.weighted_search import WeightedTarget
-from tests.conftest import long
+from tests.conftest import slow
 from tests.plan.following_jobs import HEADS, SEED, read
 from tests.plan.loaders import read as taken
 
@@ -141,7 +141,7 @@ def _tree(n: int) -> list[DataSet]:
     return [DataSet(0, "train", (FileOrder(("image_folder", "sorted_files"), rows, classes),))]
 
 
-@pytest.mark.parametrize(("drawn", "own", "seed"), [(0, False, SEED), (0, True, None), long(500_003, False, SEED)])
+@pytest.mark.parametrize(("drawn", "own", "seed"), [(0, False, SEED), (0, True, None), slow(500_003, False, SEED)])
 def test_the_follower_finds_it(drawn: int, own: bool, seed: int | None) -> None:
     n = 3000
     parts = _tree(n)

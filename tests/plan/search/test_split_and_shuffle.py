@@ -29,8 +29,8 @@ CASES = {
     "counts, a model in between, no seed": ([1350, 151], 1501, 300_000, None, True),
     "a model before": ([0.8, 0.2], 1500, -400_001, SEED, False),
 }
-SLOW = ("counts, a model in between, no seed",)
-LONG = ("a model in between", "a model before")
+SLOW = ("counts, a model in between, no seed", "a model before")
+LONG = ("a model in between",)
 
 
 def _opens(order: list[int], pid: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:

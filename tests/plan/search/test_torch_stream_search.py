@@ -136,7 +136,7 @@ def _initialise(torch, seed: int) -> None:
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("workers", [0, long(2)])
+@pytest.mark.parametrize("workers", [0, slow(2)])
 @pytest.mark.parametrize("kind", ["shuffle", long("subset")])
 def test_a_real_loader_after_a_model_was_initialised(kind: str, workers: int) -> None:
     torch = pytest.importorskip("torch")
