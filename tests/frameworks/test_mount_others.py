@@ -29,7 +29,8 @@ def test_datasets_shuffle(training: Training, seed: int, workers: int) -> None:
     assert record["plan"]["sampler"] == "hf_datasets"
 
 
-@pytest.mark.parametrize(("seed", "workers"), [slow(1, 0), slow(42, 2), (7, 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "workers"), [(1, 0), (42, 2), (7, 2)])
 def test_datasets_in_a_shuffling_loader(training: Training, seed: int, workers: int) -> None:
     pytest.importorskip("datasets")
     plan = f"""
@@ -105,10 +106,10 @@ def test_dali(training: Training, said: str, options: dict[str, bool]) -> None:
     ("kind", "said"),
     [
         ("permutation", "--sampler numpy"),
-        ("shuffled", "--sampler numpy --sampler-option carry=shuffle"),
-        ("legacy", "--sampler numpy_legacy"),
+        slow("shuffled", "--sampler numpy --sampler-option carry=shuffle"),
+        slow("legacy", "--sampler numpy_legacy"),
         ("python", "--sampler python"),
-        ("python_by_epoch", "--sampler python --sampler-option carry=seed+epoch --sampler-option method=sample"),
+        slow("python_by_epoch", "--sampler python --sampler-option carry=seed+epoch --sampler-option method=sample"),
     ],
     ids=lambda value: value if " " not in value else "said",
 )

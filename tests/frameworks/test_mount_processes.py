@@ -18,7 +18,7 @@ READS = 6000  # files of a process, at half a millisecond each: past any bar, on
     [
         slow(2, [1], "nothing"),
         slow(4, [2, 3], "nothing"),
-        (8, [4, 5, 6, 7], "wrong"),
+        slow(8, [4, 5, 6, 7], "wrong"),
         (16, [8, 9, 10, 11], "nothing"),
         slow(16, [8, 9, 10, 11], "world"),
     ],
@@ -45,7 +45,7 @@ def test_torchrun(training: Training, workers: int, seed: int, said: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "workers", "said"), [slow("accelerate", 2, False), ("trainer", 0, True), ("lightning", 2, False)]
+    ("kind", "workers", "said"), [slow("accelerate", 2, False), slow("trainer", 0, True), ("lightning", 2, False)]
 )
 def test_all_processes_here(training: Training, kind: str, workers: int, said: bool) -> None:
     training.found(

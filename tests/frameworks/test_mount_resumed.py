@@ -13,7 +13,7 @@ SEED = 42
 STOP = 150  # steps
 
 
-@pytest.mark.parametrize(("kind", "workers", "bar"), [("trainer", 2, SAID_MIDDLE), ("lightning", 0, UNSAID)])
+@pytest.mark.parametrize(("kind", "workers", "bar"), [slow("trainer", 2, SAID_MIDDLE), ("lightning", 0, UNSAID)])
 def test_resumed(training: Training, kind: str, workers: int, bar: Bar) -> None:
     told = {"kind": kind, "workers": workers, "seed": SEED, "output": str(training.work)}
     training.before("torch_users_job", stop=STOP, **told)

@@ -9,7 +9,7 @@ from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, SAID, TRAIN, UNSAID,
 
 pytestmark = needs("torch", "torchvision")
 
-ALL = [(0, 0), slow(0, 2), slow(42, 0), (42, 2), slow(123456, 0), slow(123456, 2)]
+ALL = [slow(0, 0), slow(0, 2), slow(42, 0), (42, 2), slow(123456, 0), slow(123456, 2)]
 FEW = [(1, 0), slow(42, 2), slow(2024, 2)]
 TWO = [slow(1, 0), (42, 2)]
 
@@ -31,7 +31,7 @@ def test_distributed_alone(training: Training, seed: int, workers: int) -> None:
         (2, "0-1", 1, 2, "flags"),
         slow(5, "0-4", 42, 0, "plan"),
         slow(8, "0-7", 7, 0, "flags"),
-        (8, "0-7", 123, 2, "plan"),
+        slow(8, "0-7", 123, 2, "plan"),
         slow(2, "1", 3, 0, "plan"),
         (5, "3", 42, 2, "flags"),
         slow(5, "0", 7, 2, "plan"),
@@ -62,7 +62,9 @@ def test_distributed(training: Training, world: int, ranks: str, seed: int, work
     assert record["plan"]["ranks"] == local
 
 
-@pytest.mark.parametrize("options", [{"shuffle": False}, {"drop_last": True}], ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize(
+    "options", [slow({"shuffle": False}), {"drop_last": True}], ids=lambda options: next(iter(options))
+)
 def test_distributed_otherwise(training: Training, options: dict[str, bool]) -> None:
     said = "sequential=true" if "shuffle" in options else "drop_last=true"
     training.foreseen(
@@ -118,7 +120,7 @@ def test_a_generator_of_its_own(training: Training, seed: int, workers: int, sam
     assert record["plan"]["sampler"] == "random"
 
 
-@pytest.mark.parametrize(("flags", "workers"), [("", 0), ("--seed 3", 2), ("--sampler sequential", 2)])
+@pytest.mark.parametrize(("flags", "workers"), [slow("", 0), ("--seed 3", 2), slow("--sampler sequential", 2)])
 def test_in_order(training: Training, flags: str, workers: int) -> None:
     bar = SAID if flags else UNSAID
     record = training.found("torch_job", *flags.split(), bar=bar, kind="sequential", workers=workers)

@@ -74,6 +74,7 @@ def job(m: Mounted, epochs: int) -> tuple[int, list[str]]:
         return reader.process.pid, [names[at] for order in orders for at in order]
 
 
+@pytest.mark.long
 def test_each_open_is_logged_once_in_order(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", str(SEED), "--signal", "open") as m, listening(m, "--json") as log:
         begun(m, log)

@@ -141,6 +141,7 @@ def check_new(m: Mounted, name: str, expected: bytes | None, version: bytes = b"
     assert os.getxattr(path, "user.nopfs.version") == version, name
 
 
+@pytest.mark.long
 def test_before_they_were_read(mounting: Mounting, source: Path, files: dict[str, Change], flags: str) -> None:
     with mounting(source, *flags.split()) as m:
         assert {(m.path / name).stat().st_size for name in files} == {SIZE}
@@ -152,7 +153,7 @@ def test_before_they_were_read(mounting: Mounting, source: Path, files: dict[str
 
 
 @pytest.mark.long
-@mostly("default", "passthrough")
+@mostly("passthrough")
 def test_in_each_mode(mounting: Mounting, source: Path, files: dict[str, Change], mode: Mode) -> None:
     """An open handle and a new one, of files that are read by ranges."""
     with mounting(source, "--ram", "4M", mode=mode) as m, ExitStack() as stack:

@@ -287,6 +287,7 @@ def test_a_mount_whose_supervisor_died_is_unmounted(mounting: Mounting, data: Pa
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_the_mount_command_takes_over(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         m.kill("supervisor")

@@ -12,7 +12,6 @@ import pytest
 from nopfsfs.errors import Exit
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import long
 from tests.mount.harness import COMMAND_S, Mounted, content, fill, module, mounted, run
 from tests.waiting import wait_until
 
@@ -36,7 +35,8 @@ def interrupt(m: Mounted, number: signal.Signals, stager: bool) -> None:
     assert m.is_mounted()
 
 
-@pytest.mark.parametrize(("number", "stager"), [(signal.SIGINT, False), long(signal.SIGKILL, True)])
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "stager"), [(signal.SIGINT, False), (signal.SIGKILL, True)])
 def test_files_are_pushed_and_changes_shown_all_the_same(
     number: signal.Signals, stager: bool, tmp_path: Path
 ) -> None:

@@ -61,8 +61,9 @@ def test_a_job_of_three_epochs_reads_each_file_once(
         assert status["used"]["disk"] >= total(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("ram", "room", "flags"), [long("160M", 1.0, ()), ("96M", 0.5, ("--signal", "open", "--page-cache", "8M"))]
+    ("ram", "room", "flags"), [("160M", 1.0, ()), ("96M", 0.5, ("--signal", "open", "--page-cache", "8M"))]
 )
 def test_without_a_disk_blocks_stay_in_memory(
     data: Path, tmp_path: Path, ram: str, room: float, flags: tuple[str, ...]

@@ -74,6 +74,7 @@ def few_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, FEW))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(("--servers", "2"), marks=pytest.mark.slow)], ids=["one server", "two servers"]
 )

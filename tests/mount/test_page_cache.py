@@ -190,6 +190,7 @@ def test_what_the_kernel_took_is_found_and_pushed_again(mounting: Mounting, slow
     assert m.report["used"]["page_cache"] <= m.report["budget"]["page_cache"]
 
 
+@pytest.mark.long
 def test_a_page_cache_above_the_budget_is_refused_and_above_the_automatic_one_clipped(
     mounting: Mounting, slow: SlowSource
 ) -> None:

@@ -262,6 +262,7 @@ def test_one_that_is_open_stays_in_its_mode(mounting: Mounting, data: Path, real
         assert wait_until(lambda: passed(m, lambda: path.read_bytes()) == 1)
 
 
+@pytest.mark.long
 def test_a_mapping_outlives_its_handle(mounting: Mounting, data: Path, real_disk: Path) -> None:
     libc = ctypes.CDLL(None)
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]

@@ -38,6 +38,7 @@ def apart(m: Mounted, script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_mount_there_leaves_the_state_of_one_here(data: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()

@@ -21,6 +21,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
+@pytest.mark.long
 def test_servers_come_first_and_so_do_those_that_replace_them(mounting: Mounting, source: Path) -> None:
     with mounting(source) as m:
         m.errors_expected = True  # a server is killed

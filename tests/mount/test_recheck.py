@@ -221,6 +221,7 @@ def test_what_is_found_without_being_asked_for(mounting: Mounting, tree: Path) -
         assert record["found"] == 1
 
 
+@pytest.mark.long
 def test_a_source_that_does_not_answer_keeps_nobody_waiting(mounting: Mounting, open_to_all: Path) -> None:
     """Each looker waits for the source; what is held is read on, and the look ends when the source is back."""
     backing, place = open_to_all / "backing", open_to_all / "pfs"

@@ -358,6 +358,7 @@ def test_the_exporter_finds_mounts_and_a_supervisor_that_is_stopped_is_not_up(
         assert wait_until(lambda: scraped(port)[f"nopfs_up {m.path}"] == 1)
 
 
+@pytest.mark.long
 def test_the_file_for_node_exporter_is_removed_at_the_end(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     file = tmp_path / "files" / "nopfs.prom"

@@ -57,6 +57,7 @@ def server_kib(m: Mounted) -> int:
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [80], indirect=True)
 @pytest.mark.parametrize("operation", ["read", pytest.param("open", marks=pytest.mark.slow)])
 def test_eighty_stuck_reads_leave_hits_and_other_misses_alone(

@@ -25,6 +25,7 @@ def simulated(m: Mounted, *words: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_a_running_mount_is_simulated(tmp_path: Path, mounting: Mounting) -> None:
     source = tmp_path / "few"
     made = fill(source, 300, 20_000)

@@ -38,6 +38,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
             subprocess.run(["umount", "-l", path], check=True)
 
 
+@pytest.mark.long
 def test_it_can_be_unmounted_and_all_goes_on_when_it_is_back(mounting: Mounting, place: tuple[Path, Path]) -> None:
     source, keep = place
     write(source, {"d/small": b"small", "d/large": content(1, LARGE), "d/other": content(2, LARGE)})

@@ -251,6 +251,7 @@ def test_files_added_later_appear_after_a_remount(mounting: Mounting, source: Pa
         assert (m.path / "new").read_bytes() == b"new"
 
 
+@pytest.mark.long
 def test_followed_links_are_files(mounting: Mounting, source: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     write(outside, {"f": b"followed", "d/g": b"in a directory"})

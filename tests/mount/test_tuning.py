@@ -196,6 +196,7 @@ def test_readers_are_not_held_back_by_a_bandwidth(mounting: Mounting, tmp_path: 
         assert time.monotonic() - begun < 15.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [DEFAULT])  # so a user who is not root runs it, too: tests/mount/test_as_a_user.py
 def test_a_policy_file_bounds_a_mount(mode: Mode, mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "source", 20, 2000)

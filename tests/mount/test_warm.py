@@ -169,6 +169,7 @@ def test_the_stager_may_be_stopped_for_some_seconds(mounting: Mounting, source: 
         assert files(json.loads(out)) == {"staged": FILES}
 
 
+@pytest.mark.long
 def test_what_is_dropped_is_read_from_the_source(mounting: Mounting, source: Path) -> None:
     """After the reads, the mount may fetch again what it expects to be read."""
     names = sorted(os.listdir(source / "class1"))

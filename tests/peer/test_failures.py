@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import long, slow
+from tests.conftest import slow
 from tests.mount.harness import fill, module, run
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
@@ -68,8 +68,9 @@ def umount_well(m: Mounts) -> None:
     m.umount(*range(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", BOTH)
-@pytest.mark.parametrize("whom", ["a peer process", long("mpirun")])
+@pytest.mark.parametrize("whom", ["a peer process", slow("mpirun")])
 def test_the_end_of_mpi_in_mid_epoch(made: Made, implementation: str, whom: str) -> None:
     with made(implementation, 2) as m, m.readers(epochs=3) as readers:
         readers.epoch(1)

@@ -97,7 +97,7 @@ def grown(m: Mounts, before: list[int], count: int) -> bool:
     return all(now >= then + count for then, now in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize(("nodes", "files"), [(3, SMALL), (2, LONG)])
+@pytest.mark.parametrize(("nodes", "files"), [(3, SMALL), slow(2, LONG)])
 def test_readers_do_not_wait_for_a_node_whose_link_is_cut(tmp_path: Path, nodes: int, files: tuple[int, int]) -> None:
     tree, hung = tmp_path / "tree", 1
     fill(tree, *files)

@@ -15,7 +15,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, OpensView
-from tests.conftest import long, slow
+from tests.conftest import slow
 from tests.examples import examples
 from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, read, tree
 
@@ -257,7 +257,8 @@ def test_a_process_that_reads_two_orders_at_once_keeps_the_plan_of_the_one_that_
         assert follower.status().k == n // 20
 
 
-@pytest.mark.parametrize("n", [200, long(1000), slow(20_000)])
+@pytest.mark.long
+@pytest.mark.parametrize("n", [200, 1000, slow(20_000)])
 def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> None:
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
     parts = tree(n, 0)

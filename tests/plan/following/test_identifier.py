@@ -36,7 +36,7 @@ def some(names: list[str]) -> list[Any]:
     return [(name, long(name), slow(name))[at % 3] for at, name in enumerate(names)]
 
 
-@pytest.mark.parametrize("workers", [long(0), 2])
+@pytest.mark.parametrize("workers", [slow(0), 2])
 @pytest.mark.parametrize("name", some(GIVEN))
 def test_with_the_seed_given_64_opens_do(name: str, workers: int) -> None:
     assert opens_needed(name, 42, workers, 64, given=True) is not None

@@ -144,7 +144,7 @@ def test_epochs_that_are_over_before_one_has_been_searched_for(
     assert (status.world, status.ranks) == (24, (14, 15, 16, 17))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_is_tried_for_the_first_epoch_however_many_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs in an order that nobody knows, of new workers: all is tried for the newest and for the oldest in turn."""
     monkeypatch.setattr(matching, "_SECONDS", 1e9)

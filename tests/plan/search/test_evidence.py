@@ -45,7 +45,7 @@ def test_what_readers_opened_before_they_followed_an_order() -> None:
 
 
 # 10^5 in all. The bound of a martingale: more than b bits in at most one of 2^b orders.
-@pytest.mark.parametrize(("n", "times"), [(200, 2_000), long(4000, 6_000), slow(200, 32_000), slow(1_281_167, 60_000)])
+@pytest.mark.parametrize(("n", "times"), [(200, 2_000), slow(4000, 6_000), slow(200, 32_000), slow(1_281_167, 60_000)])
 def test_random_orders_are_not_evidence(n: int, times: int) -> None:
     rng = np.random.default_rng(n + times)
     bits = np.empty(times)

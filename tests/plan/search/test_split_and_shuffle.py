@@ -11,7 +11,7 @@ from loader_model import Loader
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry, subsets
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import long, slow
+from tests.conftest import slow
 from tests.plan.following_jobs import HEADS, SEED, read, tree
 from tests.plan.loaders import read as taken
 
@@ -29,8 +29,7 @@ CASES = {
     "counts, a model in between, no seed": ([1350, 151], 1501, 300_000, None, True),
     "a model before": ([0.8, 0.2], 1500, -400_001, SEED, False),
 }
-SLOW = ("counts, a model in between, no seed", "a model before")
-LONG = ("a model in between",)
+SLOW = ("counts, a model in between, no seed", "a model before", "a model in between")
 
 
 def _opens(order: list[int], pid: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
@@ -58,7 +57,7 @@ def _job(rows: np.ndarray, lengths: list[float], drawn: int, validated: bool) ->
 
 
 @pytest.mark.parametrize(
-    "case", [slow(case) if case in SLOW else long(case) if case in LONG else case for case in CASES]
+    "case", [slow(case) if case in SLOW else case for case in CASES]
 )
 def test_a_split_and_the_order_of_its_first_piece_are_found(case: str) -> None:
     lengths, n, drawn, seed, validated = CASES[case]
