@@ -111,8 +111,9 @@ def test_readers_do_not_wait_for_a_node_whose_link_is_cut(tmp_path: Path, nodes:
         )  # fmt: skip
         m.wait_placed()
         readers = [stack.enter_context(timed(m, node, tmp_path / f"{node}.json")) for node in range(nodes)]
-        # All have read their part of the first epoch, so that homes hold their files. Where a home has to say that it
-        # reads a file first, a reader waits for that file for half a second (docs/policy.md).
+        # In the first epoch, the node where a file lives may still have to read it, and says so to whoever asks. If
+        # that node then hangs, a reader waits for the file for half a second (docs/policy.md). From the second epoch
+        # on, all nodes hold their files.
         m.wait_opened(range(nodes), 1.1 * files[0] / nodes)
         assert wait_until(lambda: grown(m, [0] * nodes, files[0] // 10), LIMIT_S), m.why_again()
 

@@ -56,9 +56,7 @@ def _job(rows: np.ndarray, lengths: list[float], drawn: int, validated: bool) ->
     return epochs
 
 
-@pytest.mark.parametrize(
-    "case", [slow(case) if case in SLOW else case for case in CASES]
-)
+@pytest.mark.parametrize("case", [slow(case) if case in SLOW else case for case in CASES])
 def test_a_split_and_the_order_of_its_first_piece_are_found(case: str) -> None:
     lengths, n, drawn, seed, validated = CASES[case]
     parts = tree(n, 0)
